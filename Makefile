@@ -1,0 +1,43 @@
+# Every target sets up .venv by itself when it is missing or older than pyproject.toml.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help run test test-all bench docs lint setup clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: $(READY) ## create .venv and install everything
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "nmln needs Python 3.11 or newer; say which: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $(READY)
+
+run: $(READY) ## the main job on the built-in data
+	$(BIN)/nmln run
+
+lint: $(READY) ## format, style, types, import layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo
+
+test: lint ## all checks but the slow ones
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: lint ## all checks
+	$(BIN)/python -m pytest -n 2
+
+bench: $(READY) ## measure speed as ratios in one run
+	$(BIN)/python -m benchmarks.worlds
+
+docs: $(READY) ## build the pages into site/
+	$(BIN)/mkdocs build --strict --quiet --site-dir site
+	@echo "open site/index.html"
+
+clean: ## remove everything that was built
+	rm -rf .venv site runs .pytest_cache .ruff_cache .hypothesis

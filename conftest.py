@@ -1,0 +1,31 @@
+"""Shapes and types checked at every call, and the examples in the docs run as tests."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jaxtyping import install_import_hook
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+
+import tests.typechecking  # noqa: F401
+
+install_import_hook("nmln", "tests.typechecking.checked")
+
+
+@pytest.fixture(scope="module")
+def in_a_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The examples of a page share a folder of their own."""
+    before = os.getcwd()
+    folder = tmp_path_factory.mktemp("examples")
+    os.chdir(folder)
+    yield folder
+    os.chdir(before)
+
+
+pytest_collect_file = Sybil(
+    parsers=[PythonCodeBlockParser(), SkipParser()],
+    patterns=["README.md", "CONTRIBUTING.md", "docs/*.md"],
+    fixtures=["in_a_folder"],
+).pytest()

@@ -1,0 +1,67 @@
+"""Neural Markov Logic Networks with parallel noising.
+
+The names below are the public face of the package. They are imported on first use, so that
+`import nmln` and `nmln --help` do not wait for PyTorch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0.dev0"
+
+_HOMES = {
+    "Attribute": "language",
+    "Language": "language",
+    "predicate": "language",
+    "Space": "space",
+    "from_atoms": "worlds",
+    "to_text": "worlds",
+    "true_atoms": "worlds",
+    "Evidence": "evidence",
+    "Ladder": "noise",
+    "corrupt": "noise",
+    "InputError": "files",
+    "read_db": "formats.db",
+    "read_evidence": "formats.db",
+    "write_db": "formats.db",
+    "read_mln": "formats.mln",
+    "parse_formula": "formats.mln",
+    "write_mln": "formats.mln",
+    "read_triples": "formats.triples",
+    "write_triples": "formats.triples",
+    "from_networkx": "formats.graphs",
+    "to_networkx": "formats.graphs",
+}
+
+if TYPE_CHECKING:
+    from nmln.evidence import Evidence as Evidence
+    from nmln.files import InputError as InputError
+    from nmln.formats.db import read_db as read_db
+    from nmln.formats.db import read_evidence as read_evidence
+    from nmln.formats.db import write_db as write_db
+    from nmln.formats.graphs import from_networkx as from_networkx
+    from nmln.formats.graphs import to_networkx as to_networkx
+    from nmln.formats.mln import parse_formula as parse_formula
+    from nmln.formats.mln import read_mln as read_mln
+    from nmln.formats.mln import write_mln as write_mln
+    from nmln.formats.triples import read_triples as read_triples
+    from nmln.formats.triples import write_triples as write_triples
+    from nmln.language import Attribute as Attribute
+    from nmln.language import Language as Language
+    from nmln.language import predicate as predicate
+    from nmln.noise import Ladder as Ladder
+    from nmln.noise import corrupt as corrupt
+    from nmln.space import Space as Space
+    from nmln.worlds import from_atoms as from_atoms
+    from nmln.worlds import to_text as to_text
+    from nmln.worlds import true_atoms as true_atoms
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"nmln.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'nmln' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,5 @@
+"""`python -m nmln` is `nmln`."""
+
+from nmln.cli import main
+
+main()

@@ -1,0 +1,148 @@
+"""Evidence: which categories of each group are still possible."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64, Integer
+from torch import Tensor
+
+from nmln.files import InputError
+from nmln.space import Space, count_up, strides
+from nmln.types import Allowed, Worlds
+from nmln.worlds import Statement, locate
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """A mask of allowed categories; a group with one left is observed, the others are free.
+
+    What is said of a group narrows it: a positive literal leaves one category, a negative one
+    removes a category. Evidence that leaves a group nothing is refused.
+    """
+
+    space: Space
+    allowed: Allowed
+
+    def __post_init__(self) -> None:
+        if self.allowed.shape != (self.space.entries,):
+            raise InputError(
+                f"evidence has one bit for each of the {self.space.entries} entries, but this mask "
+                f"has the shape {tuple(self.allowed.shape)}."
+            )
+        empty = torch.nonzero(self.counts == 0)
+        if len(empty):
+            raise InputError(
+                f"the evidence contradicts itself: it leaves no category for "
+                f"{self.space.group_name(int(empty[0]))}. Remove one of the literals about it."
+            )
+
+    @staticmethod
+    def none(space: Space) -> "Evidence":
+        """Everything is possible."""
+        return Evidence(space, torch.ones(space.entries, dtype=torch.bool))
+
+    @staticmethod
+    def of(space: Space, statements: Iterable[Statement], closed: Sequence[str] = ()) -> "Evidence":
+        """What a list of literals leaves open.
+
+        Of the predicates named in `closed`, every tuple that is not mentioned as true is observed to
+        be false (or none); all other unmentioned atoms stay unknown.
+        """
+        listed = list(statements)
+        entries, positive = locate(space, listed)
+        allowed = torch.ones(space.entries, dtype=torch.bool)
+        true = torch.from_numpy(entries[positive])
+        settled = torch.zeros(space.groups, dtype=torch.bool)
+        settled[space.groups_of(true)] = True
+        for name in closed:
+            block = space.block(name)
+            if block.attribute.null is None:
+                raise InputError(f"{name} cannot be closed: it has no category false or none.")
+            view = allowed[block.entries].view(block.count, block.size)
+            view[:] = False
+            view[:, block.attribute.null] = True
+        allowed &= ~settled.repeat_interleave(space.sizes)
+        allowed[true] = True
+        allowed[torch.from_numpy(entries[~positive])] = False
+        return Evidence(space, allowed)
+
+    @staticmethod
+    def observe(
+        space: Space, world: Integer[Tensor, " groups"], groups: Sequence[int] | Tensor
+    ) -> "Evidence":
+        """Some groups are seen as they are in a world, the others stay free."""
+        chosen = torch.zeros(space.groups, dtype=torch.bool)
+        chosen[torch.as_tensor(groups)] = True
+        same = space.one_hot(world) > 0
+        return Evidence(space, same | ~chosen.repeat_interleave(space.sizes))
+
+    def __and__(self, other: "Evidence") -> "Evidence":
+        """Both pieces of evidence together."""
+        return Evidence(self.space, self.allowed & other.allowed)
+
+    @cached_property
+    def counts(self) -> Int64[Tensor, " groups"]:
+        """How many categories each group has left."""
+        parts = [
+            self.allowed[block.entries].view(block.count, block.size).sum(1)
+            for block in self.space.blocks
+        ]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64)
+
+    @cached_property
+    def free(self) -> Bool[Tensor, " groups"]:
+        """The groups that can still change."""
+        return self.counts > 1
+
+    @cached_property
+    def ranks(self) -> Int64[Tensor, " entries"]:
+        """The place of each allowed category among those allowed in its group; -1 for the others."""
+        before = self.allowed.cumsum(0) - self.allowed.long()
+        starts = before[self.space.offsets].repeat_interleave(self.space.sizes)
+        return torch.where(self.allowed, before - starts, -1)
+
+    @cached_property
+    def choices(self) -> Int64[Tensor, "groups most"]:
+        """The allowed categories of each group in order, the first one repeated as padding."""
+        counts, categories = self.counts, self._categories
+        table = torch.zeros(self.space.groups, int(counts.max().clamp(min=1)), dtype=torch.int64)
+        starts = counts.cumsum(0) - counts
+        table[:] = categories[starts][:, None]
+        rows = torch.arange(self.space.groups).repeat_interleave(counts)
+        table[rows, self.ranks[self.allowed]] = categories
+        return table
+
+    @cached_property
+    def _categories(self) -> Int64[Tensor, " allowed"]:
+        entries = torch.nonzero(self.allowed).flatten()
+        return entries - self.space.offsets[self.space.groups_of(entries)]
+
+    def allows(self, values: Worlds) -> Bool[Tensor, "*batch"]:
+        """Whether each world agrees with the evidence."""
+        allowed = self.allowed.to(values.device)
+        return allowed[values + self.space.offsets.to(values.device)].all(-1)
+
+    def clamp(self, values: Worlds) -> Worlds:
+        """Set observed groups, and move every other forbidden category to the first allowed one."""
+        device = values.device
+        agrees = self.allowed.to(device)[values + self.space.offsets.to(device)]
+        return torch.where(agrees, values, self.choices[:, 0].to(device, values.dtype))
+
+    @property
+    def number_of_worlds(self) -> int:
+        """How many worlds agree with the evidence."""
+        return int(np.prod(self.counts.numpy().astype(object)))
+
+    def enumerate(self, limit: int = 2**24) -> Integer[Tensor, "worlds groups"]:
+        """Every world that agrees, in the order of `index`; refused if there are more than `limit`."""
+        ranks = count_up(self.counts, limit)
+        values = self.choices.expand(len(ranks), -1, -1).gather(2, ranks[..., None]).squeeze(2)
+        return values.to(self.space.dtype)
+
+    def index(self, values: Worlds) -> Int64[Tensor, "*batch"]:
+        """The position of worlds in `enumerate`; the worlds must agree with the evidence."""
+        ranks = self.ranks.to(values.device)[values + self.space.offsets.to(values.device)]
+        return (ranks * strides(self.counts).to(values.device)).sum(-1)

@@ -1,0 +1,88 @@
+"""Reading text with errors that name the place, and writing that is never half done."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+
+class InputError(ValueError):
+    """What the user gave cannot be used; the message says where, what and the cure.
+
+    `source`, `line` and `column` (counted from 1) are set where the input came from a file,
+    `index` where one item of a sequence is to blame.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        source: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+        index: int | None = None,
+    ) -> None:
+        place = ":".join(str(part) for part in (source, line, column) if part is not None)
+        super().__init__(f"{place}: {message}" if place else message)
+        self.message, self.source, self.line, self.column = message, source, line, column
+        self.index = index
+
+    def at(self, source: str, line: int | None = None, column: int | None = None) -> "InputError":
+        """The same complaint, placed in a file."""
+        return InputError(self.message, source, line, column)
+
+
+def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """The numbered lines of a UTF-8 text file, without line ends; refuses binary files."""
+    try:
+        with open(path, "rb") as file:
+            for number, raw in enumerate(file, 1):
+                try:
+                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise InputError(
+                        f"byte 0x{raw[error.start]:02x} is not UTF-8 text. Is this a binary or "
+                        "compressed file? Unpack it or convert it to UTF-8 first.",
+                        str(path), number, error.start + 1,
+                    ) from None  # fmt: skip
+                if "\0" in line:
+                    raise InputError(
+                        "a zero byte: this is a binary or damaged file, not text. Give a text file.",
+                        str(path), number, line.index("\0") + 1,
+                    )  # fmt: skip
+                yield number, line.rstrip("\r\n")
+    except FileNotFoundError:
+        raise InputError("there is no such file. Check the path.", str(path)) from None
+    except IsADirectoryError:
+        raise InputError("this is a directory. Name a file in it.", str(path)) from None
+
+
+def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary neighbour of `path`, then put it in place in one step.
+
+    A reader sees the old file or the whole new one; a failure leaves the old one untouched.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_lines(path: str | Path, lines: Iterable[str]) -> None:
+    """Write lines of text atomically, as UTF-8 with Unix line ends."""
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{line}\n" for line in lines)
+
+    write_atomically(path, write)

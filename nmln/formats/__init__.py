@@ -1,0 +1,1 @@
+"""Text, triples and graphs to worlds, and back."""

@@ -1,0 +1,180 @@
+"""Ground literals in text: `.db` (one a line, `!` for false) and `.nl` (`r(a, b).`).
+
+`//` starts a comment, and in `.db` a line `---` begins the next independent world. Names with other
+characters than letters, digits, `_`, `+` and `-` stand in double quotes.
+"""
+
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from jaxtyping import Integer
+from torch import Tensor
+
+from nmln.evidence import Evidence
+from nmln.files import InputError, read_lines, write_lines
+from nmln.formats.grammar import parse
+from nmln.language import Domain, Language, predicate
+from nmln.logic import Literal
+from nmln.space import Space
+from nmln.worlds import from_atoms, to_text, true_atoms
+
+_SEPARATOR = re.compile(r"\s*-{3,}\s*")
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_COMMENT = re.compile(rf"^((?:[^\"/]|{_STRING}|/(?!/))*)//.*$")
+# The literals that are almost every line of a large file, without going through the parser. What
+# this does not match, the grammar reads or refuses.
+_PLAIN_LITERAL = re.compile(
+    r"\s*(!?)\s*([^\W\d][\w+\-]*)\(([\w+\-]+(?:\s*,\s*[\w+\-]+)*)\)\s*(\.?)\s*"
+)
+
+
+@dataclass
+class Facts:
+    """The literals of one world as they were written, with their lines for error messages."""
+
+    source: str
+    literals: list[Literal] = field(default_factory=list)
+    lines: array = field(default_factory=lambda: array("I"))
+
+    def place(self, error: InputError) -> InputError:
+        """An error about one of the literals, told with its file and line."""
+        line = self.lines[error.index] if error.index is not None else None
+        return error.at(self.source, line)
+
+
+def read_facts(path: str | Path) -> list[Facts]:
+    """The literals of each world in a `.db` or `.nl` file, unchecked against any language."""
+    return parse_facts(read_lines(path), str(path), style=Path(path).suffix.lstrip("."))
+
+
+def parse_facts(lines: Iterable[tuple[int, str]], source: str, style: str = "db") -> list[Facts]:
+    """The literals of each world in numbered lines; `style` is db or nl.
+
+    Linear in the length of the text; names are shared, so a literal takes about 150 bytes.
+    """
+    ends = "." if style == "nl" else ""
+    worlds = [Facts(source)]
+    shared: dict[str, str] = {}
+    for number, line in lines:
+        match = _PLAIN_LITERAL.fullmatch(line)
+        if match and match[4] == ends:
+            sign, name, inside, _ = match.groups()
+            names = [shared.setdefault(part, part) for part in map(str.strip, inside.split(","))]
+            literal = Literal(shared.setdefault(name, name), tuple(names), not sign)
+        else:
+            if "//" in line:
+                line = _COMMENT.sub(r"\1", line)
+            if not line.strip():
+                continue
+            if not ends and _SEPARATOR.fullmatch(line):
+                worlds.append(Facts(source))
+                continue
+            literal = parse(line, "fact" if ends else "literal", source, number)
+        worlds[-1].literals.append(literal)
+        worlds[-1].lines.append(number)
+    return worlds
+
+
+def infer_language(worlds: Sequence[Facts], sort: str = "constant") -> Language:
+    """A Boolean predicate over one sort for every name that occurs: for files without a header."""
+    arities: dict[str, int] = {}
+    for facts in worlds:
+        for row, literal in enumerate(facts.literals):
+            arity = arities.setdefault(literal.predicate, len(literal.arguments))
+            if arity != len(literal.arguments):
+                raise InputError(
+                    f"{literal} has {len(literal.arguments)} arguments, but {literal.predicate} had "
+                    f"{arity} before. Correct one, or declare the language in a .mln file.",
+                    facts.source,
+                    facts.lines[row],
+                )
+    return Language(*(predicate(name, *[sort] * arity) for name, arity in arities.items()))
+
+
+def infer_domain(
+    worlds: Sequence[Facts], language: Language, domain: Domain | None = None
+) -> dict[str, tuple[str, ...]]:
+    """The given sorts as they are; of every other sort, the constants that occur, in order."""
+    given = {**language.value_sorts, **(domain or {})}
+    found: dict[str, dict[str, None]] = {s: {} for s in language.sorts if s not in given}
+    for facts in worlds:
+        for row, literal in enumerate(facts.literals):
+            try:
+                attribute = language[literal.predicate]
+            except InputError as error:
+                raise error.at(facts.source, facts.lines[row]) from None
+            for sort, name in zip(attribute.sorts, literal.arguments, strict=False):
+                if sort in found:
+                    found[sort][name] = None
+    constants = {sort: tuple(names) for sort, names in found.items()}
+    return {sort: tuple(given.get(sort, constants.get(sort, ()))) for sort in language.sorts}
+
+
+def read_db(
+    path: str | Path, language: Language | None = None, domain: Domain | None = None
+) -> tuple[Space, Integer[Tensor, "worlds groups"]]:
+    """The worlds of a `.db` or `.nl` file, closed: what is not listed is false (or none).
+
+    Without a language, every name becomes a Boolean predicate over one sort. Sorts that `domain`
+    leaves out hold the constants that occur in the file, in all of its worlds together.
+    """
+    worlds = read_facts(path)
+    language = language or infer_language(worlds)
+    space = Space(language, infer_domain(worlds, language, domain))
+    return space, encode_facts(space, worlds)
+
+
+def encode_facts(space: Space, worlds: Sequence[Facts]) -> Integer[Tensor, "worlds groups"]:
+    """Closed worlds over a given space."""
+    values = torch.empty(len(worlds), space.groups, dtype=space.dtype)
+    for row, facts in enumerate(worlds):
+        try:
+            values[row] = from_atoms(space, facts.literals)
+        except InputError as error:
+            raise facts.place(error) from None
+    return values
+
+
+def read_evidence(path: str | Path, space: Space, closed: Sequence[str] = ()) -> Evidence:
+    """What a `.db` or `.nl` file says, in an open world: the unlisted is unknown.
+
+    Predicates named in `closed` are closed: what is not listed of them is observed to be false.
+    """
+    worlds = read_facts(path)
+    if len(worlds) != 1:
+        raise InputError(
+            f"evidence is about one world, but {len(worlds)} are separated by '---'. Split the file.",
+            str(path),
+        )
+    try:
+        return Evidence.of(space, worlds[0].literals, closed)
+    except InputError as error:
+        raise worlds[0].place(error) from None
+
+
+def write_db(path: str | Path, space: Space, worlds: Integer[Tensor, "worlds groups"]) -> None:
+    """Write worlds as `.db` text, or as `.nl` if the file name ends so; `read_db` reads them back.
+
+    Only true atoms are written, without those named none: the closed world says the rest.
+    """
+    write_lines(path, format_worlds(space, worlds, Path(path).suffix.lstrip(".")))
+
+
+def format_worlds(
+    space: Space, worlds: Integer[Tensor, "worlds groups"], style: str = "db"
+) -> Iterator[str]:
+    """The lines of a `.db` or `.nl` file."""
+    if style == "nl":
+        if len(worlds) != 1:
+            raise InputError(f"a .nl file holds one world, not {len(worlds)}. Write a .db file.")
+        yield from (f"{atom}." for atom in true_atoms(space, worlds[0], skip_null=True))
+        return
+    for row, world in enumerate(worlds):
+        if row:
+            yield "---"
+        if text := to_text(space, world):
+            yield text

@@ -1,0 +1,149 @@
+"""NetworkX graphs with node and edge attributes.
+
+Nodes are the constants of the sort `node`. A node attribute is a unary predicate (True or False) or
+a unary exclusive attribute; an edge attribute is a binary exclusive one whose `none` says that there
+is no edge. A graph without edge attributes has the Boolean predicate `edge`.
+"""
+
+from collections.abc import Sequence
+
+import networkx as nx
+import torch
+from jaxtyping import Integer
+from torch import Tensor
+
+from nmln.files import InputError
+from nmln.language import NONE, Attribute, Language, predicate
+from nmln.logic import GroundAtom
+from nmln.space import Space
+from nmln.worlds import from_atoms, true_atoms
+
+NODE, EDGE = "node", "edge"
+
+
+def from_networkx(
+    graphs: Sequence[nx.Graph], space: Space | None = None
+) -> tuple[Space, Integer[Tensor, "worlds groups"]]:
+    """Graphs over one set of nodes as worlds.
+
+    Without a space the language is read off all graphs: which attributes occur and with which values
+    (kept as text). Graphs with other node names but as many nodes are numbered in their own order.
+    """
+    if not graphs:
+        raise InputError("no graphs were given. Give at least one.")
+    if len({graph.is_directed() for graph in graphs}) > 1:
+        raise InputError("some graphs are directed and some are not. Convert them to one kind.")
+    if any(graph.is_multigraph() for graph in graphs):
+        raise InputError(
+            "a multigraph has several edges a pair. Convert it with networkx.Graph(g)."
+        )
+    nodes = _common_nodes(graphs)
+    if space is None:
+        space = Space(_infer_language(graphs), {NODE: nodes})
+    constants = next(iter(space.domain.values()), ())
+    if len(constants) != len(nodes):
+        raise InputError(
+            f"these graphs have {len(nodes)} nodes, but the space has {len(constants)} constants. "
+            "Pick graphs of that size."
+        )
+    worlds = []
+    for graph in graphs:
+        own = tuple(map(str, graph))
+        names = dict(zip(graph, own if set(own) == set(constants) else constants, strict=True))
+        worlds.append(from_atoms(space, _atoms(graph, names, space.language)))
+    return space, torch.stack(worlds)
+
+
+def _common_nodes(graphs: Sequence[nx.Graph]) -> tuple[str, ...]:
+    """The names of the nodes if all graphs share them, otherwise numbers."""
+    sizes = sorted({len(graph) for graph in graphs})
+    if len(sizes) > 1:
+        raise InputError(
+            f"one model is over one domain, but these graphs have {', '.join(map(str, sizes))} nodes. "
+            "Pick one size."
+        )
+    names = tuple(map(str, graphs[0]))
+    if len(set(names)) < len(names):
+        raise InputError("two nodes have the same name as text. Rename one of them.")
+    same = all(set(map(str, graph)) == set(names) for graph in graphs)
+    return names if same else tuple(map(str, range(sizes[0])))
+
+
+def _infer_language(graphs: Sequence[nx.Graph]) -> Language:
+    directed = graphs[0].is_directed()
+    loops = any(nx.number_of_selfloops(graph) for graph in graphs)
+    node_data = [data for graph in graphs for _, data in graph.nodes(data=True)]
+    edge_data = [data for graph in graphs for _, _, data in graph.edges(data=True)]
+    attributes = []
+    for key, seen, missing in _columns(node_data):
+        if seen <= {True, False} and all(isinstance(value, bool) for value in seen):
+            attributes.append(predicate(key, NODE))
+        else:
+            values = tuple(sorted(map(str, seen)))
+            attributes.append(Attribute(key, (NODE,), values, optional=missing))
+    for key, seen, _ in _columns(edge_data):
+        values = (NONE, *sorted(map(str, seen)))
+        attributes.append(Attribute(key, (NODE, NODE), values, not directed, loops))
+    if not any(attribute.arity == 2 for attribute in attributes):
+        attributes.append(predicate(EDGE, NODE, NODE, symmetric=not directed, reflexive=loops))
+    return Language(*attributes)
+
+
+def _columns(rows: list[dict]) -> list[tuple[str, set, bool]]:
+    """Each key that occurs, the values it takes, and whether some rows lack it."""
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return [
+        (str(key), {row[key] for row in rows if key in row}, any(key not in row for row in rows))
+        for key in keys
+    ]
+
+
+def _atoms(graph: nx.Graph, names: dict, language: Language) -> list[GroundAtom]:
+    atoms = []
+    for node, data in graph.nodes(data=True):
+        for key, value in data.items():
+            if not language[str(key)].boolean:
+                atoms.append(GroundAtom(str(key), (names[node], str(value))))
+            elif value:
+                atoms.append(GroundAtom(str(key), (names[node],)))
+    for source, target, data in graph.edges(data=True):
+        pair = (names[source], names[target])
+        if EDGE in language and language[EDGE].arity == 2 and language[EDGE].boolean:
+            atoms.append(GroundAtom(EDGE, pair))
+        for key, value in data.items():
+            atoms.append(GroundAtom(str(key), (*pair, str(value))))
+    return atoms
+
+
+def to_networkx(space: Space, worlds: Integer[Tensor, "worlds groups"]) -> list[nx.Graph]:
+    """Worlds over one sort as graphs: the inverse of `from_networkx`.
+
+    Directed unless every binary attribute is symmetric. A Boolean binary predicate other than `edge`
+    becomes an edge attribute with the value True.
+    """
+    if len(space.domain) != 1 or any(a.arity not in (1, 2) for a in space.language):
+        raise InputError(
+            "only a language over one sort with unary and binary predicates can be written as graphs. "
+            "Write a .db file instead."
+        )
+    (nodes,) = space.domain.values()
+    directed = not all(a.symmetric for a in space.language if a.arity == 2)
+    graphs = []
+    for world in worlds:
+        graph = nx.DiGraph() if directed else nx.Graph()
+        flags = {a.name: False for a in space.language if a.boolean and a.arity == 1}
+        graph.add_nodes_from(nodes, **flags)
+        for atom in true_atoms(space, world, skip_null=True):
+            attribute = space.language[atom.predicate]
+            value = True if attribute.boolean else atom.arguments[-1]
+            if attribute.arity == 1:
+                graph.nodes[atom.arguments[0]][atom.predicate] = value
+                continue
+            one, other = atom.arguments[:2]
+            plain = attribute.boolean and attribute.name == EDGE
+            data = {} if plain else {atom.predicate: value}
+            graph.add_edge(one, other, **data)
+            if directed and attribute.symmetric:
+                graph.add_edge(other, one, **data)
+        graphs.append(graph)
+    return graphs

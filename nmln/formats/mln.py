@@ -1,0 +1,212 @@
+"""Markov logic programs: sorts, predicates and weighted formulas in `.mln` text.
+
+    person = {Anna, Bob}                  // a sort and its constants; may be left to the .db file
+    smokes(person)                        // a predicate
+    bond(node, node, kind!) symmetric irreflexive   // exactly one kind a pair; `?`: at most one
+    1.5 smokes(x) => cancer(x)            // a weighted formula
+    !friends(x, x).                       // a hard one
+    type(x, +k)                           // one formula for every k, its weight to be learned
+
+`!` binds tightest, with EXIST and FORALL, then `^`, `v`, `=>`, `<=>`. A statement ends with its line
+unless brackets are open. `//` and `/* */` are comments.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nmln.files import InputError, read_lines, write_lines
+from nmln.formats.grammar import parse
+from nmln.language import Attribute, Language, unquote
+from nmln.logic import WeightedFormula, free_variables, resolve
+
+_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+_COMMENTS = re.compile(rf"{_STRING.pattern}|//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_SORT = re.compile(r'\s*(?:"(?:[^"\\]|\\.)*"|[^\W\d][\w+\-]*)\s*=\s*\{')
+_HEAD = re.compile(
+    r'\s*("(?:[^"\\]|\\.)*"|[^\W\d][\w+\-]*)\s*(?:\(([^()]*)\)((?:\s+(?!v\b)\w+)*))?\s*'
+)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A language, the constants declared for it, and weighted formulas."""
+
+    language: Language
+    domain: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    formulas: tuple[WeightedFormula, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join([self.language.header(self.domain), *map(str, self.formulas)])
+
+
+def read_mln(path: str | Path) -> Program:
+    """Read a `.mln` file."""
+    return parse_mln("\n".join(line for _, line in read_lines(path)), str(path))
+
+
+def write_mln(path: str | Path, program: Program) -> None:
+    """Write a program so that `read_mln` gives it back."""
+    write_lines(path, [str(program)])
+
+
+def parse_mln(text: str, source: str = "text") -> Program:
+    """Read a program from text; errors call it `source`."""
+    sorts: dict[str, tuple[str, ...]] = {}
+    heads: list[tuple[int, str, list[tuple[str, str]], set[str]]] = []
+    formulas: list[tuple[int, str]] = []
+    for line, statement in _statements(text, source):
+        if _SORT.match(statement):
+            name, names = parse(statement, "sort", source, line)
+            _check_sort(name, names, sorts, source, line)
+            sorts[name] = names
+        elif _declares(statement, heads, sorts):
+            heads.append((line, *parse(statement, "declaration", source, line)))
+        else:
+            formulas.append((line, statement))
+
+    attributes: list[Attribute] = []
+    for line, name, places, flags in heads:
+        try:
+            attributes.append(_attribute(name, places, flags, sorts))
+            Language(*attributes)
+        except InputError as error:
+            raise error.at(source, line) from None
+    language = Language(*attributes)
+    domain = {s: names for s, names in sorts.items() if s not in language.value_sorts}
+    read = tuple(_formula(written, language, domain, source, line) for line, written in formulas)
+    return Program(language, domain, read)
+
+
+def parse_formula(
+    text: str, language: Language, domain: dict[str, tuple[str, ...]] | None = None
+) -> WeightedFormula:
+    """Read one formula, with or without a weight, over a language: `1.5 smokes(x) => cancer(x)`."""
+    return _formula(text, language, domain or {}, "formula", None)
+
+
+def _formula(
+    text: str,
+    language: Language,
+    domain: dict[str, tuple[str, ...]],
+    source: str,
+    line: int | None,
+) -> WeightedFormula:
+    read: WeightedFormula = parse(text, "weighted", source, line)
+    try:
+        formula = resolve(read.formula, language, domain)
+        free = {variable.name for variable in free_variables(formula)}
+        for name in read.templates:
+            if name not in free:
+                raise InputError(
+                    f"+{name} marks a quantified variable or a constant, but only a free variable "
+                    "can be a template. Remove the '+' or the quantifier."
+                )
+    except InputError as error:
+        raise error.at(source, line) from None
+    return WeightedFormula(formula, read.weight, read.hard, read.templates)
+
+
+def _statements(text: str, source: str) -> Iterator[tuple[int, str]]:
+    """Logical lines, numbered, without comments: a statement goes on while its brackets are open."""
+    statement: list[str] = []
+    depth = number = 0
+    for number, line in enumerate(_blank_comments(text, source).split("\n"), 1):
+        bare = _STRING.sub("", line)
+        depth += len(re.findall("[({]", bare)) - len(re.findall("[)}]", bare))
+        statement.append(line)
+        if depth <= 0:
+            if any(map(str.strip, statement)):
+                yield number - len(statement) + 1, "\n".join(statement)
+            statement, depth = [], 0
+    if statement:
+        yield number - len(statement) + 1, "\n".join(statement).rstrip()
+
+
+def _blank_comments(text: str, source: str) -> str:
+    """Blanks in the place of comments, so that lines and columns stay what they were."""
+
+    def blank(match: re.Match[str]) -> str:
+        if match[0].startswith('"'):
+            return match[0]
+        if match[0].startswith("/*") and not match[0].endswith("*/"):
+            line = text.count("\n", 0, match.start()) + 1
+            raise InputError("a comment is opened here with '/*' but never closed.", source, line)
+        return re.sub(r"[^\n]", " ", match[0])
+
+    return _COMMENTS.sub(blank, text)
+
+
+def _declares(text: str, heads: list, sorts: dict[str, tuple[str, ...]]) -> bool:
+    """Whether a statement declares a predicate rather than stating an atom.
+
+    It does if it marks an argument or carries a flag, if it is the first to name its predicate, or
+    if its arguments are all sorts.
+    """
+    match = _HEAD.fullmatch(text)
+    if not match:
+        return False
+    name, inside, flags = unquote(match[1]), match[2] or "", match[3]
+    if re.search(r"[!?]\s*(,|$)", inside) or flags:
+        return True
+    known = {*sorts, *(sort for _, _, places, _ in heads for sort, _ in places)}
+    places = [part.strip() for part in inside.split(",") if part.strip()]
+    return all(head[1] != name for head in heads) or (
+        bool(places) and all(part in known for part in places)
+    )
+
+
+def _check_sort(
+    name: str,
+    names: tuple[str, ...],
+    sorts: dict[str, tuple[str, ...]],
+    source: str,
+    line: int,
+) -> None:
+    if name in sorts:
+        raise InputError(f"the sort {name} is declared twice. Merge the two.", source, line)
+    if not names:
+        raise InputError(
+            f"the domain of sort {name} is empty. List its constants, as in {name} = {{A, B}}.",
+            source,
+            line,
+        )
+    if len(set(names)) < len(names):
+        twice = next(constant for constant in names if names.count(constant) > 1)
+        raise InputError(f"{twice} is listed twice in the sort {name}. Remove one.", source, line)
+
+
+def _attribute(
+    name: str,
+    places: list[tuple[str, str]],
+    flags: set[str],
+    sorts: dict[str, tuple[str, ...]],
+) -> Attribute:
+    symmetric, reflexive = "symmetric" in flags, "irreflexive" not in flags
+    marked = [i for i, (_, mark) in enumerate(places) if mark]
+    if not marked:
+        return Attribute(
+            name, tuple(s for s, _ in places), symmetric=symmetric, reflexive=reflexive
+        )
+    if marked != [len(places) - 1]:
+        order = [s for s, mark in places if not mark] + [s + mark for s, mark in places if mark]
+        raise InputError(
+            f"only the last argument of a predicate can be marked '!' or '?'. "
+            f"Declare it as {name}({', '.join(order)})."
+        )
+    value_sort, mark = places[-1]
+    if value_sort not in sorts:
+        raise InputError(
+            f"the values of {name} are not known: declare them before, as in "
+            f"{value_sort} = {{A, B, C}}."
+        )
+    return Attribute(
+        name,
+        tuple(sort for sort, _ in places[:-1]),
+        sorts[value_sort],
+        symmetric,
+        reflexive,
+        optional=mark == "?",
+        value_sort=value_sort,
+    )

@@ -1,0 +1,189 @@
+"""First-order languages without functions: predicates and exclusive attributes over sorts."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nmln.files import InputError
+
+BOOLEAN = ("false", "true")
+NONE = "none"
+Domain = Mapping[str, Sequence[str]]
+"""The constants of every sort, in their order."""
+
+_PLAIN = re.compile(r"\w[\w+\-]*")
+_RESERVED = {"v", "EXIST", "EXISTS", "FORALL"}
+
+
+def quote(name: str) -> str:
+    """A predicate or sort as it stands in text: bare where that reads back, quoted otherwise."""
+    return quote_constant(name) if not name[:1].isdigit() else json.dumps(name)
+
+
+def quote_constant(name: str) -> str:
+    """A constant as it stands in text; unlike a predicate it may begin with a digit."""
+    plain = _PLAIN.fullmatch(name) and name not in _RESERVED
+    return name if plain else json.dumps(name, ensure_ascii=False)
+
+
+def unquote(text: str) -> str:
+    """The name behind a token of a text file."""
+    if not text.startswith('"'):
+        return text
+    try:
+        return json.loads(text, strict=False)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{text} is not a well-formed quoted name: {error.msg}.") from None
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A property of a tuple of constants that takes exactly one of its categories.
+
+    With the default values it is a Boolean predicate. With `values` of its own it is exclusive:
+    exactly one value holds for each tuple, or at most one if `optional` (then the category `none`
+    comes first). `symmetric` makes one group of an unordered pair; without `reflexive` no tuple
+    repeats a constant. `value_sort` names the values in `.mln` text.
+    """
+
+    name: str
+    sorts: tuple[str, ...]
+    values: tuple[str, ...] = BOOLEAN
+    symmetric: bool = False
+    reflexive: bool = True
+    optional: bool = False
+    value_sort: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sorts", tuple(self.sorts))
+        object.__setattr__(self, "values", tuple(self.values))
+        if not self.name:
+            raise InputError("an attribute needs a name.")
+        if not self.value_sort and (self.values != BOOLEAN or self.optional):
+            object.__setattr__(self, "value_sort", f"{self.name}_value")
+        if not self.values:
+            raise InputError(f"attribute {self.name} needs at least one value, but has none.")
+        if len(set(self.values)) < len(self.values):
+            twice = next(value for value in self.values if self.values.count(value) > 1)
+            raise InputError(f"attribute {self.name} lists the value {twice} twice. Remove one.")
+        if self.optional and NONE in self.values:
+            raise InputError(
+                f"attribute {self.name} is at-most-one, which adds the category {NONE} by itself. "
+                f"Take {NONE} out of its values, or declare exactly one ('!')."
+            )
+        if self.symmetric and (self.arity != 2 or self.sorts[0] != self.sorts[1]):
+            raise InputError(
+                f"only a binary predicate over one sort can be symmetric, but {self.name} is over "
+                f"({', '.join(self.sorts)}). Drop 'symmetric'."
+            )
+
+    @property
+    def arity(self) -> int:
+        """The number of constants in a tuple; the value of an exclusive attribute does not count."""
+        return len(self.sorts)
+
+    @property
+    def boolean(self) -> bool:
+        return not self.value_sort
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """What a group of this attribute can be, in the order of its one-hot entries."""
+        return (NONE, *self.values) if self.optional else self.values
+
+    @property
+    def null(self) -> int | None:
+        """The category that says "nothing here" (false or none), if there is one.
+
+        It is what a closed world assumes of a tuple that is not mentioned.
+        """
+        if self.boolean or self.optional:
+            return 0
+        return self.values.index(NONE) if NONE in self.values else None
+
+    @property
+    def silent(self) -> int | None:
+        """The category without a ground atom of its own: false, or the none of at-most-one."""
+        return 0 if self.boolean or self.optional else None
+
+    def declaration(self) -> str:
+        """The line that declares this attribute in a `.mln` file."""
+        arguments = [quote(sort) for sort in self.sorts]
+        if not self.boolean:
+            arguments.append(quote(self.value_sort) + ("?" if self.optional else "!"))
+        flags = (" symmetric" if self.symmetric else "") + (
+            "" if self.reflexive else " irreflexive"
+        )
+        return f"{quote(self.name)}({', '.join(arguments)}){flags}"
+
+
+def predicate(name: str, *sorts: str, symmetric: bool = False, reflexive: bool = True) -> Attribute:
+    """A Boolean predicate: `predicate("friends", "person", "person", symmetric=True)`."""
+    return Attribute(name, sorts, symmetric=symmetric, reflexive=reflexive)
+
+
+@dataclass(frozen=True, init=False)
+class Language:
+    """The attributes that describe a world, in the order of their groups."""
+
+    attributes: tuple[Attribute, ...]
+    _by_name: dict[str, Attribute] = field(repr=False, compare=False)
+
+    def __init__(self, *attributes: Attribute) -> None:
+        by_name: dict[str, Attribute] = {}
+        value_sorts: dict[str, Attribute] = {}
+        for attribute in attributes:
+            if attribute.name in by_name:
+                raise InputError(
+                    f"{attribute.name} is declared twice. Remove or rename one of them."
+                )
+            by_name[attribute.name] = attribute
+            if attribute.boolean:
+                continue
+            other = value_sorts.setdefault(attribute.value_sort, attribute)
+            if other.values != attribute.values:
+                raise InputError(
+                    f"{other.name} and {attribute.name} share the value sort {attribute.value_sort} "
+                    "but list different values. Give one of them a value sort of its own."
+                )
+        object.__setattr__(self, "attributes", attributes)
+        object.__setattr__(self, "_by_name", by_name)
+
+    def __getitem__(self, name: str) -> Attribute:
+        if name not in self._by_name:
+            known = ", ".join(sorted(self._by_name)) or "none"
+            raise InputError(f"unknown predicate {name}. Declared: {known}.")
+        return self._by_name[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[Attribute]:
+        return iter(self.attributes)
+
+    def __len__(self) -> int:
+        return len(self.attributes)
+
+    @property
+    def sorts(self) -> tuple[str, ...]:
+        """The sorts of the tuples, in order of first use."""
+        return tuple(dict.fromkeys(sort for attribute in self for sort in attribute.sorts))
+
+    @property
+    def value_sorts(self) -> dict[str, tuple[str, ...]]:
+        """The values of every exclusive attribute, by the name of their sort."""
+        return {a.value_sort: a.values for a in self if not a.boolean}
+
+    def argument_sorts(self, name: str) -> tuple[str, ...]:
+        """The sorts of all arguments of a ground atom, the value of an exclusive attribute last."""
+        attribute = self[name]
+        return attribute.sorts if attribute.boolean else (*attribute.sorts, attribute.value_sort)
+
+    def header(self, domain: Domain | None = None) -> str:
+        """The language, and the domain if given, as the header of a `.mln` file."""
+        sets = {**(domain or {}), **self.value_sorts}
+        lines = [
+            f"{quote(s)} = {{{', '.join(map(quote_constant, names))}}}" for s, names in sets.items()
+        ]
+        return "\n".join([*lines, *(attribute.declaration() for attribute in self)])

@@ -1,0 +1,277 @@
+"""Corruption of worlds at the rates of a ladder, sampled and exact.
+
+At rate nu every free group keeps its category with probability 1 - nu and otherwise takes one of its
+other allowed categories, all equally likely. For two categories this is the bit-flip channel.
+"""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+import torch
+from jaxtyping import Float, Float64, Int64, Integer
+from torch import Generator, Tensor
+
+from nmln.evidence import Evidence
+from nmln.files import InputError
+from nmln.space import Space
+from nmln.types import Values, Worlds
+
+_CHUNK = 2**16  # groups corrupted at a time: the uniform numbers stay in the cache
+_SPARSE = 0.07  # below this rate it is cheaper to draw which groups change than to ask each
+
+
+class NoiseWarning(UserWarning):
+    """A corruption rate that is lawful but hardly what was meant."""
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Corruption rates, noisiest first, target last."""
+
+    rates: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rates", tuple(map(float, self.rates)))
+        if not self.rates:
+            raise InputError("a ladder needs at least one corruption rate: Ladder((0.1, 0.01)).")
+        for level, rate in enumerate(self.rates):
+            _check_rate(rate, f"the corruption rate of level {level}")
+        for level, (above, below) in enumerate(pairwise(self.rates)):
+            if above <= below:
+                cure = tuple(sorted(set(self.rates), reverse=True))
+                raise InputError(
+                    f"corruption rates must fall from level to level, but level {level} has {above} "
+                    f"and level {level + 1} has {below}. Sort them with Ladder({cure})."
+                )
+
+    def __len__(self) -> int:
+        return len(self.rates)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self.rates)
+
+    def corrupt(
+        self,
+        space: Space,
+        worlds: Integer[Tensor, "chains groups"],
+        rng: Generator,
+        evidence: Evidence | None = None,
+    ) -> Values:
+        """A corrupted copy of every world at every level."""
+        return torch.stack([corrupt(space, worlds, rate, rng, evidence) for rate in self.rates])
+
+
+def corrupt(
+    space: Space, values: Worlds, rate: float, rng: Generator, evidence: Evidence | None = None
+) -> Worlds:
+    """A corrupted copy of worlds; observed groups are left alone.
+
+    Costs about one uniform number per group, and far less at small rates, where the number of
+    changes is what is paid for. The worlds must agree with the evidence.
+    """
+    _check_rate(rate, "a corruption rate")
+    counts = space.sizes if evidence is None else evidence.counts
+    _warn_if_noisier_than_uniform(counts, rate)
+    if evidence is not None and not bool(evidence.allows(values).all()):
+        raise InputError(
+            "these worlds contradict the evidence, so they cannot be corrupted under it. "
+            "Make them agree first: evidence.clamp(worlds)."
+        )
+    corrupted = values.clone(memory_format=torch.contiguous_format)
+    if rate > 0 and corrupted.numel():
+        change = _change_few if rate < _SPARSE else _change_many
+        change(space, corrupted.view(-1, space.groups), counts, rate, rng, evidence)
+    return corrupted
+
+
+def _change_few(
+    space: Space,
+    worlds: Integer[Tensor, "worlds groups"],
+    counts: Int64[Tensor, " groups"],
+    rate: float,
+    rng: Generator,
+    evidence: Evidence | None,
+) -> None:
+    """Draw which groups change, then what each becomes."""
+    flat, device = worlds.view(-1), worlds.device
+    places = _bernoulli_places(flat.numel(), rate, rng, device)
+    groups = places % space.groups
+    left = counts.to(device)[groups]
+    uniform = torch.rand(len(places), generator=rng, dtype=torch.float64, device=device)
+    shift = 1 + (uniform * (left - 1)).long()
+    old = flat[places].long()
+    if evidence is None:
+        new = (old + shift) % left
+    else:
+        ranks = evidence.ranks.to(device)[space.offsets.to(device)[groups] + old]
+        new = evidence.choices.to(device)[groups, (ranks + shift) % left]
+    flat[places] = new.to(flat.dtype)
+
+
+def _bernoulli_places(
+    total: int, rate: float, rng: Generator, device: torch.device
+) -> Int64[Tensor, " places"]:
+    """The successes among `total` independent trials, by the geometric gaps between them."""
+    found: list[Tensor] = []
+    last = -1
+    while last < total:
+        expected = (total - last) * rate
+        draws = int(expected + 4 * expected**0.5) + 8
+        uniform = torch.rand(draws, generator=rng, dtype=torch.float64, device=device)
+        gaps = 1 + torch.log1p(-uniform) / torch.log1p(torch.tensor(-rate, dtype=torch.float64))
+        places = last + gaps.clamp(max=total + 1).long().cumsum(0)
+        found.append(places)
+        last = int(places[-1])
+    places = torch.cat(found)
+    return places[places < total]
+
+
+def _change_many(
+    space: Space,
+    worlds: Integer[Tensor, "worlds groups"],
+    counts: Int64[Tensor, " groups"],
+    rate: float,
+    rng: Generator,
+    evidence: Evidence | None,
+) -> None:
+    """Ask every group: a uniform number u moves it on by 1 + floor(u (k-1) / rate), at most by k.
+
+    Moving on by k among k categories is staying, which happens with probability 1 - rate.
+    """
+    device, most = worlds.device, int(counts.max())
+    small = worlds.dtype if most <= 128 and worlds.dtype == torch.uint8 else torch.int32
+    scale = ((counts - 1) / rate).to(device, torch.float32)
+    stay = (counts - 1).to(device, torch.float32)
+    if rate == 1.0:
+        stay = torch.nextafter(stay, torch.zeros_like(stay))
+    left = counts.to(device, small)
+    rows = max(1, _CHUNK // space.groups)
+    for start in range(0, len(worlds), rows):
+        part = worlds[start : start + rows]
+        uniform = torch.rand(part.shape, generator=rng, device=device)
+        shift = torch.minimum(uniform.mul_(scale), stay, out=uniform).to(small)
+        if evidence is None:
+            part.copy_(_wrap(shift.add_(part).add_(1), left))
+        else:
+            ranks = evidence.ranks.to(device)[space.offsets.to(device) + part]
+            moved = _wrap(shift.add_(ranks).add_(1), left)
+            table = evidence.choices.to(device).expand(len(part), -1, -1)
+            part.copy_(table.gather(2, moved.long()[..., None]).squeeze(2))
+
+
+def _wrap(moved: Tensor, left: Tensor) -> Tensor:
+    """`moved` modulo `left` for numbers below twice `left`."""
+    return moved.sub_(left * (moved >= left))
+
+
+# The channel, exactly.
+
+
+def channel_matrix(
+    space: Space, rate: float, evidence: Evidence | None = None, limit: int = 2**12
+) -> Float64[Tensor, "worlds worlds"]:
+    """P(corrupted world | world), both in the order of `enumerate`.
+
+    For spaces of at most `limit` worlds. With evidence, only the worlds that agree with it.
+    """
+    _check_rate(rate, "a corruption rate")
+    counts = _enumerable(space, evidence, limit)
+    matrix = torch.ones(1, 1, dtype=torch.float64)
+    for count in counts:
+        matrix = torch.kron(matrix, _group_channel(count, rate))
+    return matrix
+
+
+def noised(
+    space: Space,
+    probabilities: Float[Tensor, " worlds"],
+    rate: float,
+    evidence: Evidence | None = None,
+    limit: int = 2**24,
+) -> Float64[Tensor, " worlds"]:
+    """The distribution of a corrupted draw, exactly; worlds in the order of `enumerate`.
+
+    Applies the channel group by group, so that the cost is the number of worlds times the number of
+    groups, and the matrix is never built.
+    """
+    _check_rate(rate, "a corruption rate")
+    counts = _enumerable(space, evidence, limit)
+    if len(probabilities) != prod(counts):
+        raise InputError(
+            f"a distribution over these worlds has {prod(counts):,} numbers, one for each, "
+            f"but {len(probabilities):,} were given."
+        )
+    current = probabilities.to(torch.float64).reshape(-1)
+    for count in counts:
+        # Take the first digit to the back: after all groups the order is the original one.
+        rest = current.view(count, -1).T
+        current = (rest @ _group_channel(count, rate)).reshape(-1)
+    return current
+
+
+def _enumerable(space: Space, evidence: Evidence | None, limit: int) -> list[int]:
+    counts = (space.sizes if evidence is None else evidence.counts).tolist()
+    if prod(counts) > limit:
+        raise InputError(
+            f"there are {prod(counts):,} worlds, too many for an exact channel (the limit is "
+            f"{limit:,}). Observe more groups, or take fewer constants."
+        )
+    return counts
+
+
+def _group_channel(count: int, rate: float) -> Float64[Tensor, "before after"]:
+    """One group: stay with probability 1 - rate, else any other category alike."""
+    if count == 1:
+        return torch.ones(1, 1, dtype=torch.float64)
+    channel = torch.full((count, count), rate / (count - 1), dtype=torch.float64)
+    return channel.fill_diagonal_(1 - rate)
+
+
+# The paper's bounds, which hold for any distribution.
+
+
+def total_variation_bound(free_groups: int, rate: float, other: float) -> float:
+    """An upper bound on the total variation between two noised versions of one distribution.
+
+    Proposition "Total variation between adjacent noise levels": d |nu - nu'|, where d is the number
+    of free groups. Assumes that both come from the same distribution through the channel above, at
+    the two rates; nothing about the distribution. A total variation is at most 1, so the bound says
+    nothing once it reaches 1, which on large worlds it soon does. The proof couples the two channels
+    through one uniform number per group, and holds for groups of any number of categories.
+    """
+    for number in (rate, other):
+        _check_rate(number, "a corruption rate")
+    return min(1.0, free_groups * abs(rate - other))
+
+
+def acceptance_bound(free_groups: int, rate: float, other: float) -> float:
+    """A lower bound on the mean probability of a swap between two neighbouring levels.
+
+    Corollary "Lower bound on expected swap acceptance": 1 - 2 d |nu - nu'|. Assumes that the two
+    levels are exactly the noised versions of one distribution (fitted networks are so only
+    approximately) and that both chains are stationary. Zero where the formula is negative, which
+    means: no information.
+    """
+    return max(0.0, 1 - 2 * total_variation_bound(free_groups, rate, other))
+
+
+def _check_rate(rate: float, what: str) -> None:
+    if not 0 <= rate <= 1:
+        raise InputError(f"{what} must be between 0 and 1, but is {rate}. Give a probability.")
+
+
+def _warn_if_noisier_than_uniform(counts: Int64[Tensor, " groups"], rate: float) -> None:
+    if rate <= 0.5:
+        return  # (k - 1) / k is at least one half for every group that can change
+    fewest = counts[counts > 1].min() if bool((counts > 1).any()) else None
+    if fewest is not None and rate > (int(fewest) - 1) / int(fewest):
+        most = (int(fewest) - 1) / int(fewest)
+        warnings.warn(
+            f"rate {rate} is noisier than uniform for groups of {int(fewest)} categories: at "
+            f"{most:.4g} nothing of the world is left, above it the channel prefers change.",
+            NoiseWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,406 @@
+"""The space of possible worlds of a language over a domain.
+
+Groups are laid out in blocks, one for each attribute in the order of the language; inside a block
+they follow the tuples of constants in row-major order, leaving out the tuples that do not exist
+(the mirror images of a symmetric pair, repeated constants where the attribute is irreflexive).
+A world is one category per group, kept in the smallest integer type that holds it.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from math import prod
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64, Integer, UInt8
+from torch import Tensor
+
+from nmln.files import InputError
+from nmln.language import Attribute, Language
+from nmln.logic import GroundAtom
+from nmln.types import Entries, Worlds
+
+_CHUNK = 256  # worlds encoded at a time: what is written stays in the cache
+
+
+@dataclass(frozen=True)
+class Block:
+    """The groups of one attribute: where they begin, how many, and how many constants per place."""
+
+    attribute: Attribute
+    shape: tuple[int, ...]
+    first_group: int
+    count: int
+    first_entry: int
+
+    @property
+    def size(self) -> int:
+        """Categories per group."""
+        return len(self.attribute.categories)
+
+    @property
+    def groups(self) -> slice:
+        return slice(self.first_group, self.first_group + self.count)
+
+    @property
+    def entries(self) -> slice:
+        return slice(self.first_entry, self.first_entry + self.count * self.size)
+
+    @property
+    def plain(self) -> bool:
+        """Whether every tuple of constants has a group of its own."""
+        return self.count == prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How large a space is, known before anything is allocated."""
+
+    groups: int
+    atoms: int
+    entries: int
+    bytes_per_world: int
+    bytes_one_hot: int
+    bytes_tables: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.groups:,} groups, {self.atoms:,} ground atoms, {self.bytes_per_world:,} bytes "
+            f"per world ({self.bytes_one_hot:,} as a one-hot vector)"
+        )
+
+
+def measure(language: Language, domain: Mapping[str, Sequence[str] | int]) -> Measure:
+    """Count the groups, ground atoms and bytes of a space without building it."""
+    counts = {sort: c if isinstance(c, int) else len(c) for sort, c in domain.items()}
+    counts = {**counts, **{sort: len(values) for sort, values in language.value_sorts.items()}}
+    groups = atoms = entries = tables = 0
+    for attribute in language:
+        shape = [counts.get(sort, 0) for sort in attribute.sorts]
+        count = _count_tuples(attribute, shape)
+        size = len(attribute.categories)
+        groups += count
+        entries += count * size
+        atoms += count * (size - (attribute.silent is not None))
+        tables += 8 * prod(shape) * (count != prod(shape))
+    width = _value_dtype(language).itemsize
+    return Measure(groups, atoms, entries, groups * width, 4 * entries, tables + 16 * groups)
+
+
+class Space:
+    """All possible worlds of a language over a domain.
+
+    `domain` gives the constants of every sort, or their number (then they are named 0, 1, …). A
+    domain whose tables and one-hot vector would take more than `memory` bytes (half of the machine's
+    by default) is refused before anything is allocated.
+    """
+
+    def __init__(
+        self,
+        language: Language,
+        domain: Mapping[str, Sequence[str] | int],
+        memory: int | None = None,
+    ) -> None:
+        self.language = language
+        self.measure = measure(language, domain)
+        self._refuse_size(_machine_memory() // 2 if memory is None else memory)
+        self.domain: dict[str, tuple[str, ...]] = _constants(language, domain)
+        self.groups, self.entries = self.measure.groups, self.measure.entries
+        if not self.groups:
+            raise InputError(
+                "there is only one world here: no predicate has a tuple that could be true or false. "
+                "Declare predicates, or give irreflexive ones at least two constants."
+            )
+        self.dtype = _value_dtype(language)
+        self.codes = {s: {name: i for i, name in enumerate(c)} for s, c in self.domain.items()}
+        self.blocks = tuple(self._lay_out())
+        self._blocks = {block.attribute.name: block for block in self.blocks}
+        self._tables: dict[str, np.ndarray] = {}
+
+    def _refuse_size(self, memory: int) -> None:
+        size = self.measure
+        needed = size.bytes_per_world + size.bytes_one_hot + size.bytes_tables
+        if needed > memory:
+            raise InputError(
+                f"this domain is too large: {size}; {needed:,} bytes with the index tables, but "
+                f"{memory:,} may be used. Take fewer constants, or split the world into parts."
+            )
+
+    def _lay_out(self) -> Iterator[Block]:
+        group = entry = 0
+        for attribute in self.language:
+            shape = tuple(len(self.domain[sort]) for sort in attribute.sorts)
+            count = _count_tuples(attribute, shape)
+            yield Block(attribute, shape, group, count, entry)
+            group += count
+            entry += count * len(attribute.categories)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Space)
+            and self.language == other.language
+            and self.domain == other.domain
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.language, tuple(self.domain.items())))
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{len(names)} {sort}" for sort, names in self.domain.items())
+        return f"Space({sizes}: {self.measure})"
+
+    def block(self, name: str) -> Block:
+        """The block of an attribute."""
+        self.language[name]
+        return self._blocks[name]
+
+    @cached_property
+    def sizes(self) -> Int64[Tensor, " groups"]:
+        """The number of categories of every group."""
+        counts = torch.tensor([block.count for block in self.blocks], dtype=torch.int64)
+        sizes = torch.tensor([block.size for block in self.blocks], dtype=torch.int64)
+        return sizes.repeat_interleave(counts)
+
+    @cached_property
+    def offsets(self) -> Int64[Tensor, " groups"]:
+        """The first entry of every group in the one-hot vector."""
+        return self.sizes.cumsum(0) - self.sizes
+
+    # Tuples of constants and their groups.
+
+    def table(self, name: str) -> np.ndarray:
+        """The group of every tuple of constants, counted within its block; -1 where there is none.
+
+        Has one axis for each argument. A symmetric pair has the same group both ways round.
+        """
+        if name not in self._tables:
+            block = self.block(name)
+            table = np.arange(prod(block.shape)).reshape(block.shape)
+            if not block.plain:
+                exists = _existing(block.attribute, block.shape)
+                table = np.where(exists, exists.cumsum().reshape(block.shape) - 1, -1)
+                if block.attribute.symmetric:
+                    table = np.maximum(table, table.T)
+            table.setflags(write=False)
+            self._tables[name] = table
+        return self._tables[name]
+
+    def tuples(self, block: Block, groups: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The constants, as positions in their sorts, of groups counted within their block."""
+        if not block.plain:
+            exists = _existing(block.attribute, block.shape)
+            groups = np.flatnonzero(exists)[groups]
+        if not block.shape:
+            return ()
+        return np.unravel_index(groups, block.shape)
+
+    def group_name(self, group: int) -> str:
+        """A group as text: `bond(0, 3)`."""
+        block = next(b for b in self.blocks if group < b.first_group + b.count)
+        places = self.tuples(block, np.array([group - block.first_group]))
+        names = [
+            self.domain[s][int(p[0])] for s, p in zip(block.attribute.sorts, places, strict=True)
+        ]
+        return str(GroundAtom(block.attribute.name, tuple(names)))
+
+    def groups_of(self, entries: Int64[Tensor, " some"]) -> Int64[Tensor, " some"]:
+        """The group that each entry belongs to."""
+        return torch.searchsorted(self.offsets, entries, right=True) - 1
+
+    # Worlds as tensors.
+
+    def one_hot(
+        self, values: Worlds, dtype: torch.dtype = torch.float32
+    ) -> Float[Tensor, "*batch entries"]:
+        """The concatenated one-hot encoding of every group."""
+        flat = values.reshape(-1, self.groups)
+        onehot = torch.zeros(len(flat), self.entries, dtype=dtype, device=values.device)
+        offsets = self.offsets.to(values.device)
+        for start in range(0, len(flat), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            onehot[rows].scatter_(1, flat[rows] + offsets, 1.0)
+        return onehot.view(*values.shape[:-1], self.entries)
+
+    def categories(self, onehot: Entries) -> Integer[Tensor, "*batch groups"]:
+        """The category with the largest entry in every group: the inverse of `one_hot`."""
+        values = torch.empty(
+            *onehot.shape[:-1], self.groups, dtype=self.dtype, device=onehot.device
+        )
+        for block in self.blocks:
+            values[..., block.groups] = self.entries_of(onehot, block).argmax(-1).to(self.dtype)
+        return values
+
+    def entries_of(self, onehot: Tensor, block: Block) -> Tensor:
+        """A view of one block of entries, with an axis for the groups and one for the categories."""
+        return onehot[..., block.entries].unflatten(-1, (block.count, block.size))
+
+    def unary(self, onehot: Entries) -> dict[str, Float[Tensor, "*batch constants size"]]:
+        """The entries of every unary attribute as node features; views, nothing is copied."""
+        return {
+            block.attribute.name: self.entries_of(onehot, block)
+            for block in self.blocks
+            if block.attribute.arity == 1
+        }
+
+    def pairwise(self, onehot: Entries) -> dict[str, Float[Tensor, "*batch rows columns size"]]:
+        """The entries of every binary attribute as dense relations.
+
+        A view where every pair has a group of its own. Symmetric attributes are mirrored, pairs
+        without a group (the diagonal of an irreflexive attribute) are zero in every category.
+        """
+        relations: dict[str, Tensor] = {}
+        for block in self.blocks:
+            if block.attribute.arity != 2:
+                continue
+            entries = self.entries_of(onehot, block)
+            if not block.plain:
+                table = torch.from_numpy(self.table(block.attribute.name).copy()).to(onehot.device)
+                entries = entries.index_select(-2, table.clamp(min=0).flatten())
+                entries = entries * (table >= 0).flatten()[:, None].to(onehot.dtype)
+            relations[block.attribute.name] = entries.unflatten(-2, block.shape)
+        return relations
+
+    def pack(self, values: Worlds) -> UInt8[Tensor, "*batch bytes"]:
+        """Worlds as bytes for hashing and storing: half a byte a group where 16 categories suffice."""
+        if not self._half_bytes:
+            return values.contiguous().view(torch.uint8)
+        half = self.groups // 2  # the second half of the groups goes into the upper half bytes
+        packed = torch.add(values[..., :half], values[..., self.groups - half :], alpha=16)
+        if self.groups % 2:
+            packed = torch.cat([packed, values[..., half : half + 1]], dim=-1)
+        return packed
+
+    def unpack(self, packed: UInt8[Tensor, "*batch bytes"]) -> Integer[Tensor, "*batch groups"]:
+        """The inverse of `pack`."""
+        if not self._half_bytes:
+            return packed.contiguous().view(self.dtype)
+        half = self.groups // 2
+        return torch.cat([packed & 15, packed[..., :half] >> 4], dim=-1)
+
+    @property
+    def _half_bytes(self) -> bool:
+        return all(block.size <= 16 for block in self.blocks)
+
+    def relabel(self, values: Worlds, permutations: Mapping[str, Sequence[int]]) -> Worlds:
+        """Rename the constants of some sorts: what was true of constant i becomes true of p[i]."""
+        moved = torch.empty_like(values)
+        orders = {
+            sort: np.asarray(permutations.get(sort, range(len(names))), dtype=np.int64)
+            for sort, names in self.domain.items()
+        }
+        for sort, order in orders.items():
+            if sorted(order.tolist()) != list(range(len(self.domain[sort]))):
+                raise InputError(
+                    f"{order.tolist()} does not permute the {len(self.domain[sort])} constants of "
+                    f"sort {sort}. Give each position once."
+                )
+        for block in self.blocks:
+            places = self.tuples(block, np.arange(block.count))
+            images = tuple(orders[s][p] for s, p in zip(block.attribute.sorts, places, strict=True))
+            targets = self.table(block.attribute.name)[images] if images else np.zeros(1, np.int64)
+            source = torch.empty(block.count, dtype=torch.int64)
+            source[torch.from_numpy(targets)] = torch.arange(block.count)
+            moved[..., block.groups] = values[..., block.groups][..., source.to(values.device)]
+        return moved
+
+    # All worlds of a small space.
+
+    @property
+    def number_of_worlds(self) -> int:
+        return prod(block.size**block.count for block in self.blocks)
+
+    def enumerate(self, limit: int = 2**24) -> Integer[Tensor, "worlds groups"]:
+        """Every world, in the order of `index`; refused if there are more than `limit`."""
+        return count_up(self.sizes, limit).to(self.dtype)
+
+    def index(self, values: Worlds) -> Int64[Tensor, "*batch"]:
+        """The position of worlds in `enumerate`."""
+        return (values.to(torch.int64) * strides(self.sizes).to(values.device)).sum(-1)
+
+
+def strides(radices: Int64[Tensor, " digits"]) -> Int64[Tensor, " digits"]:
+    """What each digit counts for in mixed radix, the last digit running fastest."""
+    return torch.cat([radices.flip(0).cumprod(0).flip(0)[1:], radices.new_ones(1)])[: len(radices)]
+
+
+def count_up(radices: Int64[Tensor, " digits"], limit: int) -> Int64[Tensor, "numbers digits"]:
+    """All numbers in mixed radix, in order; refused if there are more than `limit`."""
+    total = prod(radices.tolist())
+    if total > limit:
+        raise InputError(
+            f"there are {total:,} worlds, too many to enumerate (the limit is {limit:,}). "
+            "Observe more groups, take fewer constants, or sample instead."
+        )
+    return torch.arange(total)[:, None] // strides(radices) % radices
+
+
+def _constants(
+    language: Language, domain: Mapping[str, Sequence[str] | int]
+) -> dict[str, tuple[str, ...]]:
+    """The constants of every sort that the language uses, checked."""
+    named = {
+        sort: tuple(map(str, range(names))) if isinstance(names, int) else tuple(names)
+        for sort, names in domain.items()
+    }
+    for sort, names in language.value_sorts.items():
+        if named.setdefault(sort, names) != names and sort in language.sorts:
+            raise InputError(
+                f"the sort {sort} holds the values of an attribute, {', '.join(names)}, so its "
+                f"constants cannot be {', '.join(named[sort])}. Leave {sort} out of the domain."
+            )
+    for sort in language.sorts:
+        if not named.get(sort):
+            raise InputError(
+                f"the domain of sort {sort} is empty. Give its constants: "
+                f"Space(language, {{{sort!r}: ('A', 'B')}})."
+            )
+        if len(set(named[sort])) < len(named[sort]):
+            twice = next(name for name in named[sort] if named[sort].count(name) > 1)
+            raise InputError(f"the constant {twice} is listed twice in sort {sort}. Remove one.")
+    return {sort: named[sort] for sort in language.sorts}
+
+
+def _value_dtype(language: Language) -> torch.dtype:
+    largest = max((len(attribute.categories) for attribute in language), default=1)
+    if largest <= 256:
+        return torch.uint8
+    return torch.int16 if largest <= 2**15 else torch.int32
+
+
+def _count_tuples(attribute: Attribute, shape: Sequence[int]) -> int:
+    """How many tuples have a group, by arithmetic alone."""
+    if attribute.symmetric:
+        n = shape[0]
+        return n * (n + 1) // 2 if attribute.reflexive else n * (n - 1) // 2
+    if attribute.reflexive:
+        return prod(shape)
+    used: dict[str, int] = {}
+    count = 1
+    for sort, n in zip(attribute.sorts, shape, strict=True):
+        count *= max(0, n - used.get(sort, 0))
+        used[sort] = used.get(sort, 0) + 1
+    return count
+
+
+def _existing(attribute: Attribute, shape: tuple[int, ...]) -> np.ndarray:
+    """Which tuples have a group of their own."""
+    exists = np.ones(shape, dtype=bool)
+    places = np.ogrid[tuple(slice(n) for n in shape)]
+    if not attribute.reflexive:
+        for i, j in combinations(range(attribute.arity), 2):
+            if attribute.sorts[i] == attribute.sorts[j]:
+                exists &= places[i] != places[j]
+    if attribute.symmetric:
+        exists &= places[0] <= places[1]
+    return exists
+
+
+def _machine_memory() -> int:
+    """The physical memory in bytes; 16 GiB where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 2**34

@@ -1,0 +1,146 @@
+"""The main job: read the built-in worlds, corrupt them at every level, say what is left of them."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import torch
+
+from nmln.files import InputError, write_lines
+from nmln.formats.db import (
+    encode_facts,
+    format_worlds,
+    infer_domain,
+    infer_language,
+    read_db,
+    read_facts,
+    write_db,
+)
+from nmln.formats.mln import Program, read_mln
+from nmln.formats.triples import read_triples
+from nmln.language import Attribute
+from nmln.noise import Ladder, acceptance_bound
+from nmln.space import Space
+from nmln.types import Worlds
+
+
+@dataclass(frozen=True)
+class Level:
+    """What corruption at one rate does to a world: exact expectations beside what was drawn."""
+
+    rate: float
+    changed: float  # groups, mean over the copies
+    changed_expected: float
+    untouched: float  # share of the copies
+    untouched_expected: float
+    swap_bound: float | None  # with the next level, by the paper's worst-case bound
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the main job found and where it put it."""
+
+    program: Program
+    space: Space
+    world: Worlds
+    levels: tuple[Level, ...]
+    example: Worlds  # one corrupted copy at every level
+    written: tuple[Path, ...]
+
+
+def builtin(name: str) -> tuple[Program, Space, Worlds]:
+    """A language with formulas, its space and its worlds, shipped with the package."""
+    with as_file(files("nmln") / "data") as folder:
+        program = read_mln(folder / f"{name}.mln")
+        space, worlds = read_db(folder / f"{name}.db", program.language, program.domain)
+    return program, space, worlds
+
+
+def run(output: Path, rates: tuple[float, ...], copies: int, seed: int) -> Outcome:
+    """Corrupt the built-in world at every rate and write what happened to `output`."""
+    ladder = Ladder(rates)
+    program, space, worlds = builtin("smokers")
+    rng = torch.Generator().manual_seed(seed)
+    corrupted = ladder.corrupt(space, worlds[:1].expand(copies, -1), rng)
+    levels = tuple(_measure(space, worlds[0], corrupted, ladder))
+    write_db(output / "corrupted.db", space, corrupted[:, 0])
+    write_lines(output / "levels.csv", _table(levels))
+    summary = {
+        "data": "smokers",
+        "seed": seed,
+        "copies": copies,
+        "space": asdict(space.measure),
+        "world": "\n".join(format_worlds(space, worlds)).split("\n"),
+        "levels": [asdict(level) for level in levels],
+    }
+    write_lines(output / "summary.json", [json.dumps(summary, indent=2)])
+    written = tuple(output / name for name in ("corrupted.db", "levels.csv", "summary.json"))
+    return Outcome(program, space, worlds[0], levels, corrupted[:, 0], written)
+
+
+def _measure(space: Space, world: Worlds, corrupted: Worlds, ladder: Ladder) -> Iterator[Level]:
+    free = int((space.sizes > 1).sum())
+    for level, rate in enumerate(ladder):
+        changed = (corrupted[level] != world).sum(-1).double()
+        below = ladder.rates[level + 1] if level + 1 < len(ladder) else None
+        yield Level(
+            rate=rate,
+            changed=changed.mean().item(),
+            changed_expected=free * rate,
+            untouched=(changed == 0).double().mean().item(),
+            untouched_expected=(1 - rate) ** free,
+            swap_bound=None if below is None else acceptance_bound(free, rate, below),
+        )
+
+
+def _table(levels: tuple[Level, ...]) -> Iterator[str]:
+    yield ",".join(asdict(levels[0]))
+    for level in levels:
+        yield ",".join("" if value is None else repr(value) for value in asdict(level).values())
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What data files hold."""
+
+    space: Space
+    worlds: Worlds
+    formulas: int
+
+    def true_atoms(self, attribute: Attribute) -> list[int]:
+        """How many tuples of an attribute are neither false nor none, in every world."""
+        values = self.worlds[:, self.space.block(attribute.name).groups]
+        null = attribute.null
+        return [int(n) for n in (values != (-1 if null is None else null)).sum(1)]
+
+
+def inspect(paths: Sequence[Path]) -> Contents:
+    """Read data files together: at most one `.mln`, any number of `.db` and `.nl`, or `.tsv`."""
+    kinds = {".mln", ".db", ".nl", ".tsv"}
+    by_kind: dict[str, list[Path]] = {kind: [] for kind in kinds}
+    for path in paths:
+        if path.suffix not in kinds:
+            raise InputError(
+                f"files ending in {path.suffix or 'nothing'} are not known here. Give .mln, .db, .nl "
+                "or .tsv files.",
+                str(path),
+            )
+        by_kind[path.suffix].append(path)
+    if by_kind[".tsv"]:
+        if len(by_kind[".tsv"]) < len(paths):
+            raise InputError(
+                "triples (.tsv) carry their own language. Give them without other files."
+            )
+        space, worlds = read_triples(*by_kind[".tsv"])
+        return Contents(space, worlds, 0)
+    if len(by_kind[".mln"]) > 1:
+        raise InputError(
+            f"one language at a time, but {len(by_kind['.mln'])} .mln files are given."
+        )
+    program = read_mln(by_kind[".mln"][0]) if by_kind[".mln"] else None
+    facts = [world for path in paths if path.suffix != ".mln" for world in read_facts(path)]
+    language = program.language if program else infer_language(facts)
+    space = Space(language, infer_domain(facts, language, program.domain if program else None))
+    return Contents(space, encode_facts(space, facts), len(program.formulas) if program else 0)

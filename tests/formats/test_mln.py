@@ -1,0 +1,95 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmln.files import InputError
+from nmln.formats.mln import Program, parse_mln, read_mln, write_mln
+from nmln.language import Attribute, predicate
+from tests.strategies import spaces, weighted_formulas
+
+TEXT = """
+// people and what they do
+person = {Anna, Bob}
+kind = {C, N}   /* over
+two lines */
+smokes(person)
+friends(person, person) symmetric irreflexive
+type(node, kind!)
+likes(person, kind?)
+rain
+digit = {1, ..., 4}
+odd(digit)
+
+1.5 smokes(x) => friends(x, y) v // no comment here
+-2 (smokes(x) ^
+    rain)
+!friends(x, x).
+type(n, +k)
+smokes(Anna)
+"""
+
+
+@given(st.data())
+def test_a_program_reads_back_from_its_text(data: st.DataObject) -> None:
+    space = data.draw(spaces())
+    formulas = tuple(data.draw(st.lists(weighted_formulas(space), max_size=3)))
+    domain = {s: c for s, c in space.domain.items() if s not in space.language.value_sorts}
+    program = Program(space.language, domain, formulas)
+    assert parse_mln(str(program)) == program
+
+
+def test_a_program_reads_back_from_its_file(tmp_path: Path) -> None:
+    program = parse_mln(TEXT.replace(" v //", " //"))
+    write_mln(tmp_path / "p.mln", program)
+    assert read_mln(tmp_path / "p.mln") == program
+
+
+def test_the_header_declares_sorts_and_predicates() -> None:
+    program = parse_mln(TEXT.replace(" v //", " //"))
+    assert program.domain == {"person": ("Anna", "Bob"), "digit": ("1", "2", "3", "4")}
+    assert list(program.language) == [
+        predicate("smokes", "person"),
+        predicate("friends", "person", "person", symmetric=True, reflexive=False),
+        Attribute("type", ("node",), ("C", "N"), value_sort="kind"),
+        Attribute("likes", ("person",), ("C", "N"), optional=True, value_sort="kind"),
+        predicate("rain"),
+        predicate("odd", "digit"),
+    ]
+    assert [str(formula) for formula in program.formulas] == [
+        "1.5 smokes(x) => friends(x, y)",
+        "-2.0 smokes(x) ^ rain()",
+        "!friends(x, x).",
+        "type(n, +k)",
+        "smokes(Anna)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TEXT, r"p\.mln:14:33: the line ends here; expected one of '!'"),
+        ("p(s)\np(s)", r"p\.mln:2: p is declared twice"),
+        ("s = {A}\n\ns = {B}", r"p\.mln:3: the sort s is declared twice"),
+        ("s = {}", r"p\.mln:1: the domain of sort s is empty"),
+        ("s = {A, A}", r"p\.mln:1: A is listed twice"),
+        ("s = {A, ..., B}", r"p\.mln:1: '\.\.\.' stands between two numbers"),
+        ("s = {A", r"p\.mln:1:7: the line ends here; expected ',' or '}'"),
+        ("p(s, k!)", r"p\.mln:1: the values of p are not known.*k = {A, B, C}"),
+        ("k = {A}\np(k!, s)", r"p\.mln:2: only the last argument .* Declare it as p\(s, k!\)"),
+        ("p(s) symetric", r"p\.mln:1:6: 'symetric' is not understood here; expected 'symmetric'"),
+        ("p(s, t) symmetric", r"p\.mln:1: only a binary predicate over one sort can be symmetric"),
+        ("p(s)\n1.5 q(x)", r"p\.mln:2: unknown predicate q"),
+        ("p(s)\n1.5 p(x, y)", r"p\.mln:2: p\(x, y\) has 2 arguments"),
+        ("p(s)\n1.5 p(x) ^", r"p\.mln:2:11: the line ends here"),
+        ("p(s)\n1.5 p(x) # p(y)", r"p\.mln:2:10: '# p\(y\)' is not understood here"),
+        ("p(s)\n1.5 (p(x)\n  ^ ^ p(y))", r"p\.mln:3:5: '\^ p\(y\)\)' is not understood here"),
+        ("s = {A}\np(s)\n1 p(B)", r"p\.mln:3: undeclared constant B in p\(B\)"),
+        ("p(s)\n/* so", r"p\.mln:2: a comment is opened here"),
+        ('p(s)\n1 p("a\\q")', r"p\.mln:2: .* is not a well-formed quoted name"),
+    ],
+)
+def test_a_bad_program_is_refused_with_file_line_and_column(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_mln(text, "p.mln")

@@ -1,0 +1,80 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def nmln(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "nmln", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_version_and_help_answer() -> None:
+    from nmln import __version__
+
+    assert nmln("--version").stdout == f"nmln {__version__}\n"
+    assert "Run the main job" in nmln("--help").stdout
+    assert "Examples:" in nmln("run", "--help").stdout
+
+
+def test_help_waits_for_nothing_heavy() -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from nmln.cli import app;"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0;"
+        "heavy = {'torch', 'numpy', 'networkx', 'lark', 'rdkit', 'arviz', 'pymbar'} & set(sys.modules);"
+        "sys.exit(', '.join(heavy) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_main_job_writes_what_it_shows(tmp_path: Path) -> None:
+    done = nmln("run", "--output", "out", "--copies", "2000", "--seed", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "What corruption does" in done.stdout
+    assert not done.stderr
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert [level["rate"] for level in summary["levels"]] == [0.1, 0.01, 0.005, 0.0025, 0.001]
+    for level in summary["levels"]:
+        assert abs(level["changed"] - level["changed_expected"]) < 0.2
+    table = (tmp_path / "out" / "levels.csv").read_text().splitlines()
+    assert len(table) == 6
+    info = nmln(
+        "data", "info", str(ROOT / "nmln/data/smokers.mln"), "out/corrupted.db", cwd=tmp_path
+    )
+    assert "5 worlds over 6 person" in info.stdout
+
+
+def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        assert nmln("run", "--output", name, "--copies", "100", cwd=tmp_path).returncode == 0
+    for file in ("summary.json", "levels.csv", "corrupted.db"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--rates", "0.1,0.2"], "error: corruption rates must fall from level to level"),
+        (["run", "--rates", "many"], "error: --rates 'many' is not a list of numbers"),
+        (["data", "info", "no.db"], "error: no.db: there is no such file"),
+        (["data", "info", "x.xml"], "error: x.xml: files ending in .xml are not known here"),
+        (["data", "info", "bad.db"], "error: bad.db:2:9: the line ends here; expected"),
+        (["run", "--output", "bad.db"], "error: bad.db"),
+    ],
+)
+def test_a_mistake_ends_in_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:
+    (tmp_path / "bad.db").write_text("smokes(A)\nsmokes(B")
+    done = nmln(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(message)
+    assert done.stderr.count("\n") == 1
