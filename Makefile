@@ -36,7 +36,7 @@ bench: $(READY) ## measure speed as ratios in one run
 	$(BIN)/python -m benchmarks.worlds
 
 docs: $(READY) ## build the pages into site/
-	$(BIN)/mkdocs build --strict --quiet --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
 	@echo "open site/index.html"
 
 clean: ## remove everything that was built

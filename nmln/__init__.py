@@ -13,7 +13,10 @@ _HOMES = {
     "Attribute": "language",
     "Language": "language",
     "predicate": "language",
+    "GroundAtom": "logic",
+    "Literal": "logic",
     "Space": "space",
+    "measure": "space",
     "from_atoms": "worlds",
     "to_text": "worlds",
     "true_atoms": "worlds",
@@ -49,9 +52,12 @@ if TYPE_CHECKING:
     from nmln.language import Attribute as Attribute
     from nmln.language import Language as Language
     from nmln.language import predicate as predicate
+    from nmln.logic import GroundAtom as GroundAtom
+    from nmln.logic import Literal as Literal
     from nmln.noise import Ladder as Ladder
     from nmln.noise import corrupt as corrupt
     from nmln.space import Space as Space
+    from nmln.space import measure as measure
     from nmln.worlds import from_atoms as from_atoms
     from nmln.worlds import to_text as to_text
     from nmln.worlds import true_atoms as true_atoms

@@ -1,0 +1,69 @@
+"""Ratios measured in one run, printed with their targets and kept as JSON."""
+
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from nmln.files import write_lines
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One measured number with the bound that it should keep."""
+
+    what: str
+    value: float
+    target: float
+    at_most: bool = True
+
+    @property
+    def met(self) -> bool:
+        return self.value <= self.target if self.at_most else self.value >= self.target
+
+    def __str__(self) -> str:
+        bound = f"{'at most' if self.at_most else 'at least'} {self.target:g}"
+        return f"{self.what:<68} {self.value:9.3g}   {bound:<14} {'ok' if self.met else 'MISSED'}"
+
+
+def seconds(work: Callable[[], object], repeats: int = 5) -> float:
+    """The fastest of some runs: what the work takes when nothing else disturbs it."""
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        result = work()
+        best = min(best, time.perf_counter() - start)
+        del result
+    return best
+
+
+def interleaved(*works: Callable[[], object], rounds: int = 5) -> list[float]:
+    """The fastest run of each piece of work, taken in turns so that noise hits all alike."""
+    best = [float("inf")] * len(works)
+    for _ in range(rounds):
+        for index, work in enumerate(works):
+            best[index] = min(best[index], seconds(work, 1))
+    return best
+
+
+def report(name: str, ratios: list[Ratio], **facts: object) -> None:
+    """Print the ratios and keep them in benchmarks/results/NAME.json."""
+    print(f"{name}\n{'-' * len(name)}")
+    for ratio in ratios:
+        print(ratio)
+    missed = sum(not ratio.met for ratio in ratios)
+    print(f"{len(ratios) - missed} of {len(ratios)} targets met\n")
+    content = {
+        "command": f"python -m benchmarks.{name}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        **facts,
+        "ratios": [{**asdict(ratio), "met": ratio.met} for ratio in ratios],
+    }
+    write_lines(RESULTS / f"{name}.json", [json.dumps(content, indent=2)])
