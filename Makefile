@@ -6,7 +6,7 @@ READY := .venv/.ready
 .PHONY: help run test test-all bench docs lint setup clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
 
 setup: $(READY) ## create .venv and install everything
 
@@ -40,4 +40,4 @@ docs: $(READY) ## build the pages into site/
 	@echo "open site/index.html"
 
 clean: ## remove everything that was built
-	rm -rf .venv site runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv site runs .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -32,15 +32,13 @@ class Ratio:
         return f"{self.what:<68} {self.value:9.3g}   {bound:<14} {'ok' if self.met else 'MISSED'}"
 
 
-def seconds(work: Callable[[], object], repeats: int = 5) -> float:
-    """The fastest of some runs: what the work takes when nothing else disturbs it."""
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        result = work()
-        best = min(best, time.perf_counter() - start)
-        del result
-    return best
+def seconds(work: Callable[[], object]) -> float:
+    """How long one run takes."""
+    start = time.perf_counter()
+    result = work()
+    taken = time.perf_counter() - start
+    del result
+    return taken
 
 
 def interleaved(*works: Callable[[], object], rounds: int = 5) -> list[float]:
@@ -48,7 +46,7 @@ def interleaved(*works: Callable[[], object], rounds: int = 5) -> list[float]:
     best = [float("inf")] * len(works)
     for _ in range(rounds):
         for index, work in enumerate(works):
-            best[index] = min(best[index], seconds(work, 1))
+            best[index] = min(best[index], seconds(work))
     return best
 
 

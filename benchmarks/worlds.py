@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.ratios import Ratio, interleaved, report
+from nmln.evidence import Evidence
 from nmln.language import Attribute, Language
 from nmln.noise import corrupt
 from nmln.space import Space
@@ -43,8 +44,11 @@ def encoding() -> list[Ratio]:
     pack, copy_packed = interleaved(lambda: space.pack(worlds), packed.clone, rounds=20)
     del onehot, uniform
     rates = (0.001, 0.01, 0.1, 0.5)
-    draw, *corrupting = interleaved(
+    evidence = Evidence.observe(space, worlds[0], torch.arange(0, space.groups, 2))
+    agreeing = evidence.clamp(worlds)
+    draw, observed, *corrupting = interleaved(
         lambda: torch.rand(WORLDS, space.groups, generator=rng),
+        lambda: corrupt(space, agreeing, 0.1, rng, evidence),
         *(lambda rate=rate: corrupt(space, worlds, rate, rng) for rate in rates),
     )
     return [
@@ -59,6 +63,7 @@ def encoding() -> list[Ratio]:
             )
             for rate, taken in zip(rates, corrupting, strict=True)
         ),
+        Ratio("the same at rate 0.1 with every other group observed", observed / draw, 3),
     ]
 
 

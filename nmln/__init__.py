@@ -26,6 +26,7 @@ _HOMES = {
     "InputError": "files",
     "read_db": "formats.db",
     "read_evidence": "formats.db",
+    "from_text": "formats.db",
     "write_db": "formats.db",
     "read_mln": "formats.mln",
     "parse_formula": "formats.mln",
@@ -39,6 +40,7 @@ _HOMES = {
 if TYPE_CHECKING:
     from nmln.evidence import Evidence as Evidence
     from nmln.files import InputError as InputError
+    from nmln.formats.db import from_text as from_text
     from nmln.formats.db import read_db as read_db
     from nmln.formats.db import read_evidence as read_evidence
     from nmln.formats.db import write_db as write_db

@@ -1,6 +1,6 @@
 """The command line. Nothing heavy is imported before a verb needs it."""
 
-import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +24,7 @@ app.add_typer(data, name="data")
 
 def main() -> None:
     """Run the command line; a user's mistake ends in one line, not in a traceback."""
+    warnings.showwarning = _warn
     try:
         app(prog_name="nmln")
     except InputError as error:
@@ -31,18 +32,22 @@ def main() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}.")
+    except MemoryError:
+        _fail("this does not fit into the memory of the machine. Ask for less at a time.")
     except KeyboardInterrupt:
         _fail("interrupted.", code=130)
 
 
 def _fail(message: str, code: int = 2) -> None:
-    from rich.console import Console
-
-    Console(stderr=True, highlight=False, soft_wrap=True).print(
-        "[bold red]error:[/] ", end="", markup=True
-    )
-    sys.stderr.write(f"{message}\n")
+    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    typer.echo(message, err=True)
     raise SystemExit(code)
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning is a sentence for the user, not a line of our code."""
+    typer.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
+    typer.echo(str(message), err=True)
 
 
 def _version(wanted: bool) -> None:
@@ -71,8 +76,10 @@ def run(
     rates: Annotated[
         str, typer.Option(help="Corruption rates, noisiest first, separated by commas.")
     ] = "0.1,0.01,0.005,0.0025,0.001",
-    copies: Annotated[int, typer.Option(min=1, help="Corrupted copies at every level.")] = 10_000,
-    seed: Annotated[int, typer.Option(help="Repeats a run exactly.")] = 0,
+    copies: Annotated[
+        int, typer.Option(min=1, max=10_000_000, help="Corrupted copies at every level.")
+    ] = 10_000,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Repeats a run exactly.")] = 0,
 ) -> None:
     """Run the main job on the built-in data.
 
@@ -135,7 +142,7 @@ def _show_outcome(outcome: "Outcome") -> None:
             f"{level.untouched:.1%}", f"{level.untouched_expected:.1%}", bound,
         )  # fmt: skip
     console.print(table)
-    console.print("\nWritten: " + ", ".join(map(str, outcome.written)), soft_wrap=True)
+    typer.echo("\nWritten: " + ", ".join(map(str, outcome.written)))
 
 
 @data.command(
@@ -148,6 +155,7 @@ def info(
 ) -> None:
     """Say what is in data files, and how large their space of worlds is."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from nmln import workflow
@@ -155,17 +163,17 @@ def info(
     _one_thread()
     found = workflow.inspect(paths)
     space, worlds = found.space, len(found.worlds)
-    table = Table("predicate", "groups", title=str(space.measure), title_justify="left")
+    table = Table("predicate", "groups")
     table.add_column("true atoms" + (" (least to most)" if worlds > 1 else ""), justify="right")
     for block in space.blocks:
         true = found.true_atoms(block.attribute)
         shown = f"{min(true):,}" if true and min(true) == max(true) else ""
         shown = shown or (f"{min(true):,} to {max(true):,}" if true else "")
-        table.add_row(block.attribute.declaration(), f"{block.count:,}", shown)
-    console = Console(highlight=False)
-    console.print(table)
-    sorts = ", ".join(f"{len(names):,} {sort}" for sort, names in space.domain.items())
-    console.print(f"{worlds:,} worlds over {sorts or 'no constants'}; {found.formulas} formulas")
+        table.add_row(escape(block.attribute.declaration()), f"{block.count:,}", shown)
+    typer.echo(str(space.measure))
+    Console(highlight=False).print(table)
+    sorts = ", ".join(f"{sort} {len(names):,}" for sort, names in space.domain.items())
+    typer.echo(f"worlds: {worlds:,}   formulas: {found.formulas:,}   constants: {sorts or 'none'}")
 
 
 def _one_thread() -> None:

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int64, Integer
 from torch import Tensor
 
 from nmln.files import InputError
-from nmln.space import Space, count_up, strides
+from nmln.space import Space, count_up, refuse_overflow, strides
 from nmln.types import Allowed, Worlds
 from nmln.worlds import Statement, locate
 
@@ -75,12 +75,14 @@ class Evidence:
     ) -> "Evidence":
         """Some groups are seen as they are in a world, the others stay free."""
         chosen = torch.zeros(space.groups, dtype=torch.bool)
-        chosen[torch.as_tensor(groups)] = True
+        chosen[torch.as_tensor(groups, dtype=torch.int64)] = True
         same = space.one_hot(world) > 0
         return Evidence(space, same | ~chosen.repeat_interleave(space.sizes))
 
     def __and__(self, other: "Evidence") -> "Evidence":
         """Both pieces of evidence together."""
+        if self.space != other.space:
+            raise InputError("these two pieces of evidence are about different spaces.")
         return Evidence(self.space, self.allowed & other.allowed)
 
     @cached_property
@@ -105,31 +107,41 @@ class Evidence:
         return torch.where(self.allowed, before - starts, -1)
 
     @cached_property
-    def choices(self) -> Int64[Tensor, "groups most"]:
-        """The allowed categories of each group in order, the first one repeated as padding."""
-        counts, categories = self.counts, self._categories
-        table = torch.zeros(self.space.groups, int(counts.max().clamp(min=1)), dtype=torch.int64)
-        starts = counts.cumsum(0) - counts
-        table[:] = categories[starts][:, None]
-        rows = torch.arange(self.space.groups).repeat_interleave(counts)
-        table[rows, self.ranks[self.allowed]] = categories
-        return table
+    def _listed(self) -> tuple[Int64[Tensor, " allowed"], Int64[Tensor, " groups"]]:
+        """The allowed categories of all groups one after the other, and where each group begins."""
+        entries = torch.nonzero(self.allowed).flatten()
+        categories = entries - self.space.offsets[self.space.groups_of(entries)]
+        return categories, self.counts.cumsum(0) - self.counts
+
+    def choices(
+        self, groups: Int64[Tensor, "*some"], ranks: Int64[Tensor, "*some"]
+    ) -> Int64[Tensor, "*some"]:
+        """The allowed category of each group that stands at a place in their order."""
+        categories, starts = (table.to(groups.device) for table in self._listed)
+        return categories[starts[groups] + ranks]
 
     @cached_property
-    def _categories(self) -> Int64[Tensor, " allowed"]:
-        entries = torch.nonzero(self.allowed).flatten()
-        return entries - self.space.offsets[self.space.groups_of(entries)]
+    def narrowed(self) -> Int64[Tensor, " some"]:
+        """The groups that have lost a category."""
+        return torch.nonzero(self.counts < self.space.sizes).flatten()
 
     def allows(self, values: Worlds) -> Bool[Tensor, "*batch"]:
         """Whether each world agrees with the evidence."""
-        allowed = self.allowed.to(values.device)
-        return allowed[values + self.space.offsets.to(values.device)].all(-1)
+        return self._agrees(values).all(-1)
 
     def clamp(self, values: Worlds) -> Worlds:
         """Set observed groups, and move every other forbidden category to the first allowed one."""
-        device = values.device
-        agrees = self.allowed.to(device)[values + self.space.offsets.to(device)]
-        return torch.where(agrees, values, self.choices[:, 0].to(device, values.dtype))
+        groups = self.narrowed.to(values.device)
+        first = self.choices(groups, torch.zeros_like(groups)).to(values.dtype)
+        clamped = values.clone()
+        clamped[..., groups] = torch.where(self._agrees(values), values[..., groups], first)
+        return clamped
+
+    def _agrees(self, values: Worlds) -> Bool[Tensor, "*batch some"]:
+        """Whether each group that has lost a category is in one that is left."""
+        groups = self.narrowed.to(values.device)
+        entries = values[..., groups] + self.space.offsets.to(values.device)[groups]
+        return self.allowed.to(values.device)[entries]
 
     @property
     def number_of_worlds(self) -> int:
@@ -138,11 +150,14 @@ class Evidence:
 
     def enumerate(self, limit: int = 2**24) -> Integer[Tensor, "worlds groups"]:
         """Every world that agrees, in the order of `index`; refused if there are more than `limit`."""
-        ranks = count_up(self.counts, limit)
-        values = self.choices.expand(len(ranks), -1, -1).gather(2, ranks[..., None]).squeeze(2)
-        return values.to(self.space.dtype)
+        worlds = count_up(self.counts, limit, self.space.dtype)
+        for group in self.narrowed.tolist():
+            ranks = worlds[:, group].long()
+            worlds[:, group] = self.choices(torch.full_like(ranks, group), ranks).to(worlds.dtype)
+        return worlds
 
     def index(self, values: Worlds) -> Int64[Tensor, "*batch"]:
         """The position of worlds in `enumerate`; the worlds must agree with the evidence."""
+        refuse_overflow(self.number_of_worlds)
         ranks = self.ranks.to(values.device)[values + self.space.offsets.to(values.device)]
         return (ranks * strides(self.counts).to(values.device)).sum(-1)

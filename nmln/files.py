@@ -1,6 +1,7 @@
 """Reading text with errors that name the place, and writing that is never half done."""
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ class InputError(ValueError):
     """What the user gave cannot be used; the message says where, what and the cure.
 
     `source`, `line` and `column` (counted from 1) are set where the input came from a file,
-    `index` where one item of a sequence is to blame.
+    `index` where one item of a sequence is to blame, `token` where one name in it is.
     """
 
     def __init__(
@@ -20,14 +21,20 @@ class InputError(ValueError):
         line: int | None = None,
         column: int | None = None,
         index: int | None = None,
+        token: str | None = None,
     ) -> None:
         place = ":".join(str(part) for part in (source, line, column) if part is not None)
         super().__init__(f"{place}: {message}" if place else message)
         self.message, self.source, self.line, self.column = message, source, line, column
-        self.index = index
+        self.index, self.token = index, token
 
-    def at(self, source: str, line: int | None = None, column: int | None = None) -> "InputError":
-        """The same complaint, placed in a file."""
+    def at(self, source: str, line: int | None = None, text: str = "") -> "InputError":
+        """The same complaint, placed in a file; `text` begins at `line` and shows the column."""
+        column = None
+        if self.token and (found := re.search(rf"(?<!\w){re.escape(self.token)}(?!\w)", text)):
+            before = text[: found.start()]
+            line = None if line is None else line + before.count("\n")
+            column = len(before) - before.rfind("\n")
         return InputError(self.message, source, line, column)
 
 

@@ -12,19 +12,22 @@ NONE = "none"
 Domain = Mapping[str, Sequence[str]]
 """The constants of every sort, in their order."""
 
-_PLAIN = re.compile(r"\w[\w+\-]*")
-_RESERVED = {"v", "EXIST", "EXISTS", "FORALL"}
+# How names look in text files; every reader and writer goes by these.
+NAME_PATTERN = r"[^\W\d][\w+\-]*"
+NUMERAL_PATTERN = r"\d[\w+\-]*"
+STRING_PATTERN = r'"(?:[^"\\\n]|\\.)*"'
+RESERVED = re.compile(r"v|exists?|forall", re.IGNORECASE)
 
 
 def quote(name: str) -> str:
     """A predicate or sort as it stands in text: bare where that reads back, quoted otherwise."""
-    return quote_constant(name) if not name[:1].isdigit() else json.dumps(name)
+    plain = re.fullmatch(NAME_PATTERN, name) and not RESERVED.fullmatch(name)
+    return name if plain else json.dumps(name, ensure_ascii=False)
 
 
 def quote_constant(name: str) -> str:
     """A constant as it stands in text; unlike a predicate it may begin with a digit."""
-    plain = _PLAIN.fullmatch(name) and name not in _RESERVED
-    return name if plain else json.dumps(name, ensure_ascii=False)
+    return name if re.fullmatch(NUMERAL_PATTERN, name) else quote(name)
 
 
 def unquote(text: str) -> str:
@@ -56,6 +59,11 @@ class Attribute:
     value_sort: str = ""
 
     def __post_init__(self) -> None:
+        if isinstance(self.sorts, str) or isinstance(self.values, str):
+            raise InputError(
+                f"the sorts and values of {self.name} are tuples of names, not single strings. "
+                "Write ('node',) for one."
+            )
         object.__setattr__(self, "sorts", tuple(self.sorts))
         object.__setattr__(self, "values", tuple(self.values))
         if not self.name:
@@ -153,7 +161,9 @@ class Language:
     def __getitem__(self, name: str) -> Attribute:
         if name not in self._by_name:
             known = ", ".join(sorted(self._by_name)) or "none"
-            raise InputError(f"unknown predicate {name}. Declared: {known}.")
+            raise InputError(
+                f"unknown predicate {name}. Declare it, or take one of: {known}.", token=name
+            )
         return self._by_name[name]
 
     def __contains__(self, name: object) -> bool:

@@ -6,7 +6,7 @@ otherwise than with a capital or a digit is printed in quotes, so that it is not
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
@@ -36,6 +36,11 @@ class Literal(NamedTuple):
         return ("" if self.positive else "!") + str(GroundAtom(self.predicate, self.arguments))
 
 
+def is_variable(name: str) -> bool:
+    """Whether a name can be a variable: it begins with a small letter or an underscore."""
+    return bool(re.fullmatch(r"[^\W\d]\w*", name)) and not name[0].isupper()
+
+
 @dataclass(frozen=True)
 class Variable:
     """Stands for any constant of its sort; `resolve` fills the sort in."""
@@ -44,7 +49,7 @@ class Variable:
     sort: str = ""
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[^\W\d]\w*", self.name) or self.name[0].isupper():
+        if not is_variable(self.name):
             raise InputError(
                 f"{self.name!r} cannot be a variable: variables begin with a small letter and "
                 "have only letters, digits and underscores."
@@ -62,7 +67,7 @@ class Constant:
     sort: str = ""
 
     def __str__(self) -> str:
-        bare = self.name[:1].isupper() or self.name[:1].isdigit()
+        bare = self.name[:1].isupper() or self.name[:1].isdecimal()
         text = quote_constant(self.name)
         return text if bare or text.startswith('"') else f'"{text}"'
 
@@ -93,7 +98,7 @@ class Equal:
 
     def __str__(self) -> str:
         left, right = str(self.left), str(self.right)
-        return f'"{left}" = {right}' if left[0].isdigit() else f"{left} = {right}"
+        return f'"{left}" = {right}' if left[0].isdecimal() else f"{left} = {right}"
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,7 @@ class Implies:
     right: "Formula"
 
     def __str__(self) -> str:
-        return f"{_within(self.left, 2)} => {_within(self.right, 1)}"
+        return f"{_within(self.left, 2)} => {_within(self.right, 2)}"
 
 
 @dataclass(frozen=True)
@@ -159,7 +164,7 @@ class ForAll:
 Formula = Atom | Equal | Not | And | Or | Implies | Iff | Exists | ForAll
 
 # How tightly each connective binds; `!(x = y)` has brackets, because `!x = y` reads badly.
-_STRENGTH = {Iff: 0, Implies: 1, Or: 2, And: 3, Equal: 3.5}
+_STRENGTH = {Exists: -1, ForAll: -1, Iff: 0, Implies: 1, Or: 2, And: 3, Equal: 3.5}
 
 
 def _within(formula: Formula, strength: float) -> str:
@@ -189,6 +194,8 @@ class WeightedFormula:
 
     def __str__(self) -> str:
         text = str(substitute(self.formula, {name: _Marked(name) for name in self.templates}))
+        if isinstance(self.formula, Atom) and self.weight is None and not self.hard:
+            text = f"({text})"  # without brackets it would read as a declaration
         return (f"{self.weight!r} " if self.weight is not None else "") + text + "." * self.hard
 
 
@@ -270,6 +277,19 @@ def resolve(formula: Formula, language: Language, domain: Domain | None = None) 
     return build()
 
 
+def misplaced(
+    constant: str, where: object, sort: str, names: Sequence[str], homes: Sequence[str]
+) -> str:
+    """What is wrong with a constant that its sort does not have; `homes` are sorts that do."""
+    if homes:
+        return f"{constant} in {where} is of sort {homes[0]}, but a {sort} must stand there."
+    shown = ", ".join(map(quote_constant, names[:8])) + (", …" if len(names) > 8 else "")
+    return (
+        f"undeclared constant {constant} in {where}: the sort {sort} has {shown}. Declare it there, "
+        "or correct the name."
+    )
+
+
 @dataclass
 class _Slot:
     """What is known so far of one variable, or of one constant in an equality."""
@@ -294,7 +314,8 @@ class _Resolver:
                 if len(arguments) != len(expected):
                     raise InputError(
                         f"{part} has {len(arguments)} arguments, but {predicate} takes "
-                        f"{len(expected)}: ({', '.join(expected)})."
+                        f"{len(expected)}: ({', '.join(expected)}).",
+                        token=predicate,
                     )
                 slots = [
                     self.note(self.slot(term, scope, sort), sort, part)
@@ -335,13 +356,14 @@ class _Resolver:
         if slot.sort != sort:
             raise InputError(
                 f"the variable {slot.term.name} is of sort {slot.sort} in one place and of sort "
-                f"{sort} in {where}. Use two variables."
+                f"{sort} in {where}. Use two variables.",
+                token=slot.term.name,
             )
         names = self.known.get(sort)
         if isinstance(slot.term, Constant) and names is not None and slot.term.name not in names:
+            homes = [other for other, known in self.known.items() if slot.term.name in known]
             raise InputError(
-                f"undeclared constant {slot.term.name} in {where}: the sort {sort} has "
-                f"{', '.join(names[:8])}{', …' if len(names) > 8 else ''}."
+                misplaced(slot.term.name, where, sort, names, homes), token=slot.term.name
             )
         return slot
 
@@ -373,6 +395,12 @@ def expand_templates(
     """One formula for every combination of constants of the variables marked `+`."""
     constants = {**domain, **language.value_sorts}
     sorts = {v.name: v.sort for v in free_variables(weighted.formula)}
+    for variable in weighted.templates:
+        if sorts[variable] not in constants:
+            raise InputError(
+                f"+{variable} in {weighted} stands for every {sorts[variable]}, but the constants of "
+                "that sort are not known. Give them in the domain."
+            )
     choices = [
         [Constant(name, sorts[variable]) for name in constants[sorts[variable]]]
         for variable in weighted.templates

@@ -73,7 +73,11 @@ def corrupt(
     changes is what is paid for. The worlds must agree with the evidence.
     """
     _check_rate(rate, "a corruption rate")
-    counts = space.sizes if evidence is None else evidence.counts
+    if values.shape[-1] != space.groups:
+        raise InputError(
+            f"worlds of this space have {space.groups} groups, but these have {values.shape[-1]}."
+        )
+    counts = _counts(space, evidence)
     _warn_if_noisier_than_uniform(counts, rate)
     if evidence is not None and not bool(evidence.allows(values).all()):
         raise InputError(
@@ -99,6 +103,9 @@ def _change_few(
     flat, device = worlds.view(-1), worlds.device
     places = _bernoulli_places(flat.numel(), rate, rng, device)
     groups = places % space.groups
+    if evidence is not None:
+        free = evidence.free.to(device)[groups]
+        places, groups = places[free], groups[free]
     left = counts.to(device)[groups]
     uniform = torch.rand(len(places), generator=rng, dtype=torch.float64, device=device)
     shift = 1 + (uniform * (left - 1)).long()
@@ -107,7 +114,7 @@ def _change_few(
         new = (old + shift) % left
     else:
         ranks = evidence.ranks.to(device)[space.offsets.to(device)[groups] + old]
-        new = evidence.choices.to(device)[groups, (ranks + shift) % left]
+        new = evidence.choices(groups, (ranks + shift) % left)
     flat[places] = new.to(flat.dtype)
 
 
@@ -141,25 +148,45 @@ def _change_many(
 
     Moving on by k among k categories is staying, which happens with probability 1 - rate.
     """
-    device, most = worlds.device, int(counts.max())
-    small = worlds.dtype if most <= 128 and worlds.dtype == torch.uint8 else torch.int32
-    scale = ((counts - 1) / rate).to(device, torch.float32)
-    stay = (counts - 1).to(device, torch.float32)
+    device = worlds.device
+    sizes = space.sizes
+    scale = (sizes - 1) / rate
+    partly = torch.zeros(0, dtype=torch.int64)
+    if evidence is not None:
+        scale[~evidence.free] = 1e30  # an observed group always moves on by all of its categories
+        partly = torch.nonzero(evidence.free & (counts < sizes)).flatten()
+    fits = worlds.dtype == torch.uint8 and int(sizes.max()) <= 128
+    small = torch.uint8 if fits else torch.int32
+    scale, stay = scale.to(device, torch.float32), (sizes - 1).to(device, torch.float32)
     if rate == 1.0:
-        stay = torch.nextafter(stay, torch.zeros_like(stay))
-    left = counts.to(device, small)
+        below = torch.nextafter(stay, torch.zeros_like(stay))
+        stay = torch.where(scale < 1e30, below, stay)
+    left = sizes.to(device, small)
     rows = max(1, _CHUNK // space.groups)
     for start in range(0, len(worlds), rows):
         part = worlds[start : start + rows]
+        before = part[:, partly]
         uniform = torch.rand(part.shape, generator=rng, device=device)
         shift = torch.minimum(uniform.mul_(scale), stay, out=uniform).to(small)
-        if evidence is None:
-            part.copy_(_wrap(shift.add_(part).add_(1), left))
-        else:
-            ranks = evidence.ranks.to(device)[space.offsets.to(device) + part]
-            moved = _wrap(shift.add_(ranks).add_(1), left)
-            table = evidence.choices.to(device).expand(len(part), -1, -1)
-            part.copy_(table.gather(2, moved.long()[..., None]).squeeze(2))
+        part.copy_(_wrap(shift.add_(part).add_(1), left))
+        if evidence is not None and len(partly):
+            part[:, partly] = _move_among_allowed(before, partly.to(device), rate, rng, evidence)
+
+
+def _move_among_allowed(
+    before: Integer[Tensor, "worlds some"],
+    groups: Int64[Tensor, " some"],
+    rate: float,
+    rng: Generator,
+    evidence: Evidence,
+) -> Integer[Tensor, "worlds some"]:
+    """Corrupt groups that have lost some of their categories, but not all."""
+    device = before.device
+    left = evidence.counts.to(device)[groups]
+    ranks = evidence.ranks.to(device)[evidence.space.offsets.to(device)[groups] + before]
+    uniform = torch.rand(before.shape, generator=rng, dtype=torch.float64, device=device)
+    shift = 1 + (uniform * (left - 1) / rate).long().minimum(left - 1 - int(rate == 1.0))
+    return evidence.choices(groups.expand_as(ranks), (ranks + shift) % left).to(before.dtype)
 
 
 def _wrap(moved: Tensor, left: Tensor) -> Tensor:
@@ -177,8 +204,7 @@ def channel_matrix(
 
     For spaces of at most `limit` worlds. With evidence, only the worlds that agree with it.
     """
-    _check_rate(rate, "a corruption rate")
-    counts = _enumerable(space, evidence, limit)
+    counts = _enumerable(space, evidence, rate, limit)
     matrix = torch.ones(1, 1, dtype=torch.float64)
     for count in counts:
         matrix = torch.kron(matrix, _group_channel(count, rate))
@@ -197,8 +223,7 @@ def noised(
     Applies the channel group by group, so that the cost is the number of worlds times the number of
     groups, and the matrix is never built.
     """
-    _check_rate(rate, "a corruption rate")
-    counts = _enumerable(space, evidence, limit)
+    counts = _enumerable(space, evidence, rate, limit)
     if len(probabilities) != prod(counts):
         raise InputError(
             f"a distribution over these worlds has {prod(counts):,} numbers, one for each, "
@@ -212,8 +237,19 @@ def noised(
     return current
 
 
-def _enumerable(space: Space, evidence: Evidence | None, limit: int) -> list[int]:
-    counts = (space.sizes if evidence is None else evidence.counts).tolist()
+def _counts(space: Space, evidence: Evidence | None) -> Int64[Tensor, " groups"]:
+    """How many categories each group may take."""
+    if evidence is None:
+        return space.sizes
+    if evidence.space != space:
+        raise InputError("this evidence is about another space. Make it with the space at hand.")
+    return evidence.counts
+
+
+def _enumerable(space: Space, evidence: Evidence | None, rate: float, limit: int) -> list[int]:
+    _check_rate(rate, "a corruption rate")
+    _warn_if_noisier_than_uniform(_counts(space, evidence), rate)
+    counts = _counts(space, evidence).tolist()
     if prod(counts) > limit:
         raise InputError(
             f"there are {prod(counts):,} worlds, too many for an exact channel (the limit is "

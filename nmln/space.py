@@ -75,7 +75,7 @@ class Measure:
 
 def measure(language: Language, domain: Mapping[str, Sequence[str] | int]) -> Measure:
     """Count the groups, ground atoms and bytes of a space without building it."""
-    counts = {sort: c if isinstance(c, int) else len(c) for sort, c in domain.items()}
+    counts = {s: int(c) if isinstance(c, int | np.integer) else len(c) for s, c in domain.items()}
     counts = {**counts, **{sort: len(values) for sort, values in language.value_sorts.items()}}
     groups = atoms = entries = tables = 0
     for attribute in language:
@@ -85,7 +85,7 @@ def measure(language: Language, domain: Mapping[str, Sequence[str] | int]) -> Me
         groups += count
         entries += count * size
         atoms += count * (size - (attribute.silent is not None))
-        tables += 8 * prod(shape) * (count != prod(shape))
+        tables += 8 * prod(shape) + 8 * count * (count != prod(shape))
     width = _value_dtype(language).itemsize
     return Measure(groups, atoms, entries, groups * width, 4 * entries, tables + 16 * groups)
 
@@ -119,6 +119,8 @@ class Space:
         self.blocks = tuple(self._lay_out())
         self._blocks = {block.attribute.name: block for block in self.blocks}
         self._tables: dict[str, np.ndarray] = {}
+        self._existing: dict[str, np.ndarray] = {}
+        self._indices: dict[tuple[str, torch.device], Tensor] = {}
 
     def _refuse_size(self, memory: int) -> None:
         size = self.measure
@@ -191,8 +193,10 @@ class Space:
     def tuples(self, block: Block, groups: np.ndarray) -> tuple[np.ndarray, ...]:
         """The constants, as positions in their sorts, of groups counted within their block."""
         if not block.plain:
-            exists = _existing(block.attribute, block.shape)
-            groups = np.flatnonzero(exists)[groups]
+            name = block.attribute.name
+            if name not in self._existing:
+                self._existing[name] = np.flatnonzero(_existing(block.attribute, block.shape))
+            groups = self._existing[name][groups]
         if not block.shape:
             return ()
         return np.unravel_index(groups, block.shape)
@@ -257,11 +261,21 @@ class Space:
                 continue
             entries = self.entries_of(onehot, block)
             if not block.plain:
-                table = torch.from_numpy(self.table(block.attribute.name).copy()).to(onehot.device)
-                entries = entries.index_select(-2, table.clamp(min=0).flatten())
-                entries = entries * (table >= 0).flatten()[:, None].to(onehot.dtype)
+                table = self._index(block, onehot.device)
+                if not block.count:
+                    entries = entries.new_zeros(*entries.shape[:-2], 1, block.size)
+                entries = entries.index_select(-2, table.clamp(min=0))
+                entries = entries * (table >= 0)[:, None].to(onehot.dtype)
             relations[block.attribute.name] = entries.unflatten(-2, block.shape)
         return relations
+
+    def _index(self, block: Block, device: torch.device) -> Int64[Tensor, " tuples"]:
+        """The table of a block as a flat tensor on a device."""
+        key = (block.attribute.name, device)
+        if key not in self._indices:
+            table = self.table(block.attribute.name).flatten()
+            self._indices[key] = torch.from_numpy(table).to(device)
+        return self._indices[key]
 
     def pack(self, values: Worlds) -> UInt8[Tensor, "*batch bytes"]:
         """Worlds as bytes for hashing and storing: half a byte a group where 16 categories suffice."""
@@ -286,6 +300,9 @@ class Space:
 
     def relabel(self, values: Worlds, permutations: Mapping[str, Sequence[int]]) -> Worlds:
         """Rename the constants of some sorts: what was true of constant i becomes true of p[i]."""
+        for sort in permutations:
+            if sort not in self.domain:
+                raise InputError(f"there is no sort {sort} here, only {', '.join(self.domain)}.")
         moved = torch.empty_like(values)
         orders = {
             sort: np.asarray(permutations.get(sort, range(len(names))), dtype=np.int64)
@@ -314,10 +331,11 @@ class Space:
 
     def enumerate(self, limit: int = 2**24) -> Integer[Tensor, "worlds groups"]:
         """Every world, in the order of `index`; refused if there are more than `limit`."""
-        return count_up(self.sizes, limit).to(self.dtype)
+        return count_up(self.sizes, limit, self.dtype)
 
     def index(self, values: Worlds) -> Int64[Tensor, "*batch"]:
         """The position of worlds in `enumerate`."""
+        refuse_overflow(self.number_of_worlds)
         return (values.to(torch.int64) * strides(self.sizes).to(values.device)).sum(-1)
 
 
@@ -326,7 +344,19 @@ def strides(radices: Int64[Tensor, " digits"]) -> Int64[Tensor, " digits"]:
     return torch.cat([radices.flip(0).cumprod(0).flip(0)[1:], radices.new_ones(1)])[: len(radices)]
 
 
-def count_up(radices: Int64[Tensor, " digits"], limit: int) -> Int64[Tensor, "numbers digits"]:
+def refuse_overflow(worlds: int) -> None:
+    """An index of a world must fit into 63 bits."""
+    if worlds >= 2**63:
+        raise InputError(
+            f"there are {worlds:.3g} worlds, too many for an index. Use space.pack(worlds) as a key."
+            if worlds < 10**300
+            else "there are too many worlds for an index. Use space.pack(worlds) as a key."
+        )
+
+
+def count_up(
+    radices: Int64[Tensor, " digits"], limit: int, dtype: torch.dtype
+) -> Integer[Tensor, "numbers digits"]:
     """All numbers in mixed radix, in order; refused if there are more than `limit`."""
     total = prod(radices.tolist())
     if total > limit:
@@ -334,7 +364,12 @@ def count_up(radices: Int64[Tensor, " digits"], limit: int) -> Int64[Tensor, "nu
             f"there are {total:,} worlds, too many to enumerate (the limit is {limit:,}). "
             "Observe more groups, take fewer constants, or sample instead."
         )
-    return torch.arange(total)[:, None] // strides(radices) % radices
+    numbers = torch.empty(total, len(radices), dtype=dtype)
+    remaining = torch.arange(total)
+    for digit in range(len(radices) - 1, -1, -1):  # a column at a time: nothing larger is held
+        numbers[:, digit] = remaining % radices[digit]
+        remaining = remaining.div(radices[digit], rounding_mode="floor")
+    return numbers
 
 
 def _constants(
@@ -342,9 +377,14 @@ def _constants(
 ) -> dict[str, tuple[str, ...]]:
     """The constants of every sort that the language uses, checked."""
     named = {
-        sort: tuple(map(str, range(names))) if isinstance(names, int) else tuple(names)
+        sort: tuple(map(str, range(names))) if isinstance(names, int | np.integer) else tuple(names)
         for sort, names in domain.items()
     }
+    for sort, names in named.items():
+        if wrong := next((name for name in names if not isinstance(name, str)), None):
+            raise InputError(
+                f"constants are strings, but the sort {sort} has {wrong!r}. Convert them with str()."
+            )
     for sort, names in language.value_sorts.items():
         if named.setdefault(sort, names) != names and sort in language.sorts:
             raise InputError(
@@ -354,8 +394,8 @@ def _constants(
     for sort in language.sorts:
         if not named.get(sort):
             raise InputError(
-                f"the domain of sort {sort} is empty. Give its constants: "
-                f"Space(language, {{{sort!r}: ('A', 'B')}})."
+                f"the domain of sort {sort} is empty. Give its constants: {sort} = {{A, B}} in a .mln "
+                f"file, {{{sort!r}: ('A', 'B')}} in Python, or data that name some."
             )
         if len(set(named[sort])) < len(named[sort]):
             twice = next(name for name in named[sort] if named[sort].count(name) > 1)

@@ -1,6 +1,8 @@
-"""Names for the shapes that travel through the package."""
+"""Names for the shapes that travel through the package, and the protocol of potentials."""
 
-from jaxtyping import Bool, Float, Integer
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor
 
 Values = Integer[Tensor, "levels chains groups"]
@@ -23,3 +25,34 @@ Entries = Float[Tensor, "*batch entries"]
 
 Allowed = Bool[Tensor, " entries"]
 """One bit per entry: the categories that evidence leaves open."""
+
+Groups = Int64[Tensor, "levels chains"]
+"""One chosen group for every chain."""
+
+Alternatives = Float[Tensor, "levels chains most"]
+"""The score of every category of a chosen group; minus infinity beyond the group's size."""
+
+
+@runtime_checkable
+class Potential(Protocol):
+    """An unnormalised log-probability for every level, each with parameters of its own.
+
+    A score is finite, or minus infinity for a world that a hard formula forbids; anything else is an
+    error. Slopes are meaningful up to a constant per group: what matters is how much larger the slope
+    of one category is than that of another.
+    """
+
+    @property
+    def levels(self) -> int: ...
+
+    def score(self, values: Values) -> Scores:
+        """The score of every world, differentiable in the parameters."""
+        ...
+
+    def score_and_slopes(self, values: Values) -> tuple[Scores, Slopes]:
+        """The score and its derivative by every entry, for use in kernels: no graph is kept."""
+        ...
+
+    def score_alternatives(self, values: Values, groups: Groups) -> Alternatives:
+        """The score of every category of one chosen group per chain, the rest as it is."""
+        ...

@@ -111,9 +111,11 @@ class Contents:
 
     def true_atoms(self, attribute: Attribute) -> list[int]:
         """How many tuples of an attribute are neither false nor none, in every world."""
-        values = self.worlds[:, self.space.block(attribute.name).groups]
-        null = attribute.null
-        return [int(n) for n in (values != (-1 if null is None else null)).sum(1)]
+        block = self.space.block(attribute.name)
+        if attribute.null is None:
+            return [block.count] * len(self.worlds)
+        values = self.worlds[:, block.groups]
+        return [int(n) for n in (values != attribute.null).sum(1)]
 
 
 def inspect(paths: Sequence[Path]) -> Contents:
@@ -121,13 +123,13 @@ def inspect(paths: Sequence[Path]) -> Contents:
     kinds = {".mln", ".db", ".nl", ".tsv"}
     by_kind: dict[str, list[Path]] = {kind: [] for kind in kinds}
     for path in paths:
-        if path.suffix not in kinds:
+        if path.suffix.lower() not in kinds:
             raise InputError(
                 f"files ending in {path.suffix or 'nothing'} are not known here. Give .mln, .db, .nl "
                 "or .tsv files.",
                 str(path),
             )
-        by_kind[path.suffix].append(path)
+        by_kind[path.suffix.lower()].append(path)
     if by_kind[".tsv"]:
         if len(by_kind[".tsv"]) < len(paths):
             raise InputError(
@@ -140,7 +142,7 @@ def inspect(paths: Sequence[Path]) -> Contents:
             f"one language at a time, but {len(by_kind['.mln'])} .mln files are given."
         )
     program = read_mln(by_kind[".mln"][0]) if by_kind[".mln"] else None
-    facts = [world for path in paths if path.suffix != ".mln" for world in read_facts(path)]
+    facts = [world for path in paths if path.suffix.lower() != ".mln" for world in read_facts(path)]
     language = program.language if program else infer_language(facts)
     space = Space(language, infer_domain(facts, language, program.domain if program else None))
     return Contents(space, encode_facts(space, facts), len(program.formulas) if program else 0)

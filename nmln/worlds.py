@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nmln.files import InputError
 from nmln.language import quote_constant
-from nmln.logic import GroundAtom, Literal
+from nmln.logic import GroundAtom, Literal, misplaced
 from nmln.space import Block, Space
 
 World = Integer[Tensor, " groups"]
@@ -87,6 +87,16 @@ def from_atoms(space: Space, statements: Iterable[Statement]) -> World:
                 f"no value is given for {space.group_name(group)}, and {block.attribute.name} has no "
                 f"none to assume. Say which of {', '.join(block.attribute.values[:8])} holds."
             )
+    denied = torch.from_numpy(entries[~positive])
+    groups_denied = space.groups_of(denied)
+    assumed = values[groups_denied] == (denied - space.offsets[groups_denied]).to(space.dtype)
+    if bool(assumed.any()):
+        row = int(np.flatnonzero(~positive)[int(assumed.int().argmax())])
+        raise InputError(
+            f"{listed[row]} denies what a closed world assumes of a tuple that has no other value. "
+            "Say which value holds, or read the file as evidence.",
+            index=row,
+        )
     return values
 
 
@@ -122,6 +132,7 @@ def _locate_block(space: Space, name: str, arguments: list[tuple[str, ...]]) -> 
                 f"{GroundAtom(name, names)} has {len(names)} arguments, but {name} takes "
                 f"{len(sorts)}: {name}({', '.join(sorts)}).",
                 index=row,
+                token=name,
             )
     places = [_positions(space, name, place, arguments) for place in range(len(sorts))]
     groups = np.zeros(len(arguments), dtype=np.int64)
@@ -149,14 +160,10 @@ def _positions(space: Space, name: str, place: int, arguments: list[tuple[str, .
         return np.fromiter((codes[names[place]] for names in arguments), np.int64, len(arguments))
     except KeyError:
         row = next(i for i, names in enumerate(arguments) if names[place] not in codes)
-    constant, atom = quote_constant(arguments[row][place]), GroundAtom(name, arguments[row])
-    homes = [s for s, names in space.codes.items() if arguments[row][place] in names]
-    if homes:
-        message = f"{constant} in {atom} is of sort {homes[0]}, but {name} takes a {sort} there."
-    else:
-        shown = ", ".join(map(quote_constant, list(codes)[:8])) + (", …" if len(codes) > 8 else "")
-        message = f"undeclared constant {constant} in {atom}: the sort {sort} has {shown}."
-    raise InputError(message, index=row)
+    constant, atom = arguments[row][place], GroundAtom(name, arguments[row])
+    homes = [home for home, names in space.codes.items() if constant in names]
+    message = misplaced(quote_constant(constant), atom, sort, list(codes), homes)
+    raise InputError(message, index=row, token=constant)
 
 
 def _refuse_conflicts(

@@ -1,3 +1,8 @@
+import subprocess
+import sys
+
+import pytest
+
 import nmln
 
 
@@ -6,3 +11,20 @@ def test_every_public_name_is_there() -> None:
     assert {"Space", "Language", "Ladder", "corrupt", "read_db"} <= set(public)
     for name in nmln._HOMES:
         assert getattr(nmln, name).__module__.startswith("nmln.")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ('nmln.Attribute("p", "node")', "tuples of names, not single strings"),
+        (
+            'nmln.Space(nmln.Language(nmln.predicate("p", "a")), {"a": (1, 2)})',
+            "constants are strings, but the sort a has 1. Convert them with str()",
+        ),
+    ],
+)
+def test_types_that_only_a_type_checker_would_catch_are_named(code: str, message: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import nmln; {code}"], capture_output=True, text=True, check=False
+    )
+    assert message in done.stderr

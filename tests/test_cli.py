@@ -51,7 +51,7 @@ def test_the_main_job_writes_what_it_shows(tmp_path: Path) -> None:
     info = nmln(
         "data", "info", str(ROOT / "nmln/data/smokers.mln"), "out/corrupted.db", cwd=tmp_path
     )
-    assert "5 worlds over 6 person" in info.stdout
+    assert "worlds: 5 " in info.stdout
 
 
 def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
@@ -59,6 +59,14 @@ def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
         assert nmln("run", "--output", name, "--copies", "100", cwd=tmp_path).returncode == 0
     for file in ("summary.json", "levels.csv", "corrupted.db"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_a_warning_is_one_sentence(tmp_path: Path) -> None:
+    done = nmln("run", "--rates", "0.9,0.1", "--output", "[bold]x", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr.startswith("warning: rate 0.9 is noisier than uniform")
+    assert "noise.py" not in done.stderr
+    assert "Written: [bold]x/corrupted.db" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -70,6 +78,7 @@ def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
         (["data", "info", "x.xml"], "error: x.xml: files ending in .xml are not known here"),
         (["data", "info", "bad.db"], "error: bad.db:2:9: the line ends here; expected"),
         (["run", "--output", "bad.db"], "error: bad.db"),
+        (["data", "info", "same.mln", "same.mln"], "error: one language at a time"),
     ],
 )
 def test_a_mistake_ends_in_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:

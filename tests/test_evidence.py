@@ -32,7 +32,9 @@ def test_a_positive_literal_observes_and_a_negative_one_removes_a_category() -> 
     )
     assert evidence.counts.tolist() == [1, 2, 1, 2, 3]
     assert evidence.free.tolist() == [False, True, False, True, True]
-    assert evidence.choices[:, :2].tolist() == [[1, 1], [1, 2], [0, 0], [0, 2], [0, 1]]
+    groups = torch.arange(5)
+    assert evidence.choices(groups, torch.tensor([0, 1, 0, 1, 2])).tolist() == [1, 2, 0, 2, 2]
+    assert evidence.narrowed.tolist() == [0, 1, 2, 3]
     assert evidence.number_of_worlds == 12
 
 
@@ -45,7 +47,16 @@ def test_removing_all_but_one_category_is_observing_the_last() -> None:
 def test_closing_a_predicate_observes_that_the_unsaid_is_false() -> None:
     evidence = Evidence.of(SPACE, [Literal("label", ("A", "y"))], closed=["bond", "label"])
     assert evidence.counts.tolist() == [3, 3, 1, 1, 1]
-    assert evidence.choices[2:, 0].tolist() == [0, 2, 0]
+    assert evidence.choices(torch.arange(2, 5), torch.zeros(3, dtype=torch.int64)).tolist() == [
+        0,
+        2,
+        0,
+    ]
+
+
+def test_observing_no_group_leaves_everything_free() -> None:
+    evidence = Evidence.observe(SPACE, random_worlds(SPACE, 1)[0], [])
+    assert evidence.number_of_worlds == SPACE.number_of_worlds
 
 
 def test_the_two_parts_of_evidence_join() -> None:
@@ -89,6 +100,10 @@ def test_clamping_gives_worlds_that_agree_and_leaves_those_that_do(drawn, seed: 
                 & Evidence.of(SPACE, [Literal("type", ("A", "N"))])
             ),
             r"leaves no category for type\(A\)",
+        ),
+        (
+            lambda: Evidence.none(SPACE) & Evidence.none(Space(SPACE.language, {"node": "ABC"})),
+            "about different spaces",
         ),
         (lambda: Evidence.of(SPACE, [], closed=["type"]), "type cannot be closed"),
         (lambda: Evidence.of(SPACE, [], closed=["nope"]), "unknown predicate nope"),

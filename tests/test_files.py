@@ -27,6 +27,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_debris(tmp_path: Path) ->
 
 
 def test_an_error_tells_its_place() -> None:
-    error = InputError("wrong.", index=3).at("f.db", 7, 2)
-    assert str(error) == "f.db:7:2: wrong."
-    assert (error.line, error.column) == (7, 2)
+    error = InputError("wrong.", token="b").at("f.db", 7, "ab(\n b)")
+    assert str(error) == "f.db:8:2: wrong."
+    assert (error.line, error.column) == (8, 2)
+    assert str(InputError("wrong.").at("f.db", 7)) == "f.db:7: wrong."

@@ -49,7 +49,10 @@ def test_a_language_prints_the_header_that_declares_it() -> None:
             ),
             "p and q share the value sort s",
         ),
-        (lambda: Language(predicate("p"))["q"], "unknown predicate q. Declared: p"),
+        (
+            lambda: Language(predicate("p"))["q"],
+            "unknown predicate q. Declare it, or take one of: p",
+        ),
     ],
 )
 def test_declarations_that_make_no_sense_are_refused(build, message: str) -> None:

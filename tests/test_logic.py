@@ -51,7 +51,7 @@ def test_connectives_bind_as_the_manual_says() -> None:
     z = Variable("z", "person")
     assert read.formula == Implies(
         Or((And((Not(Atom("smokes", (X,))), Atom("smokes", (Y,)))), Atom("rain", ()))),
-        And((Exists((z,), Atom("smokes", (z,))), Equal(X, Y))),
+        Exists((z,), And((Atom("smokes", (z,)), Equal(X, Y)))),
     )
 
 
@@ -77,7 +77,7 @@ def test_free_variables_and_substitution_stop_at_quantifiers() -> None:
     formula = parse_formula("smokes(x) ^ EXIST x friends(x, y)", LANGUAGE).formula
     assert free_variables(formula) == (X, Y)
     anna = Constant("Anna", "person")
-    assert str(substitute(formula, {"x": anna})) == "smokes(Anna) ^ EXIST x (friends(x, y))"
+    assert str(substitute(formula, {"x": anna})) == "smokes(Anna) ^ (EXIST x (friends(x, y)))"
 
 
 def test_a_template_becomes_one_formula_for_every_constant() -> None:
@@ -99,7 +99,7 @@ def test_equalities_pass_their_sorts_along_a_chain() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("drinks(x)", "unknown predicate drinks"),
+        ("drinks(x)", "formula:1: unknown predicate drinks"),
         ("smokes(x, y)", r"smokes\(x, y\) has 2 arguments, but smokes takes 1: \(person\)"),
         ("smokes(x) ^ near(x, y)", "variable x is of sort person in one place and of sort city"),
         ("lives(x, Paris)", "undeclared constant Paris"),

@@ -94,6 +94,24 @@ def test_relations_are_mirrored_and_empty_where_there_is_no_pair() -> None:
     assert space.unary(space.one_hot(world))["atom"].argmax(-1).tolist() == [0, 1, 2]
 
 
+@given(spaces_with_worlds(count=2))
+def test_relations_say_what_the_atoms_say(drawn) -> None:
+    space, worlds = drawn
+    onehot = space.one_hot(worlds)
+    for name, relation in space.pairwise(onehot).items():
+        attribute = space.language[name]
+        said = {a.arguments for a in true_atoms(space, worlds[1]) if a.predicate == name}
+        ends = [space.domain[sort] for sort in attribute.sorts]
+        for i, one in enumerate(ends[0]):
+            for j, other in enumerate(ends[1]):
+                for c, category in enumerate(attribute.categories):
+                    value = () if attribute.boolean else (category,)
+                    true = (one, other, *value) in said
+                    true |= attribute.symmetric and (other, one, *value) in said
+                    if c != attribute.silent:
+                        assert relation[1, i, j, c] == true
+
+
 def test_views_copy_nothing_where_every_pair_has_a_group() -> None:
     language = Language(predicate("p", "a"), predicate("r", "a", "b"))
     space = Space(language, {"a": 3, "b": 2})
@@ -160,6 +178,16 @@ def test_enumeration_lists_every_world_once_in_the_order_of_the_index() -> None:
                 torch.zeros(6, dtype=torch.uint8), {"node": [0, 0, 1]}
             ),
             "does not permute the 3 constants of sort node",
+        ),
+        (
+            lambda: Space(MOLECULES, {"node": 1}).relabel(
+                torch.zeros(1, dtype=torch.uint8), {"x": [0]}
+            ),
+            "there is no sort x here, only node",
+        ),
+        (
+            lambda: Space(MOLECULES, {"node": 20}).index(torch.zeros(210, dtype=torch.uint8)),
+            "too many for an index",
         ),
     ],
 )

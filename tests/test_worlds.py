@@ -43,14 +43,17 @@ def test_saying_a_thing_twice_or_denying_what_is_not_so_changes_nothing() -> Non
 @pytest.mark.parametrize(
     ("literal", "message"),
     [
-        (Literal("drinks", ("Anna",)), "unknown predicate drinks. Declared: friends, lives"),
+        (
+            Literal("drinks", ("Anna",)),
+            "unknown predicate drinks. Declare it, or take one of: friends, lives",
+        ),
         (
             Literal("smokes", ("Anna", "Bob")),
             r"has 2 arguments, but smokes takes 1: smokes\(person",
         ),
         (
             Literal("smokes", ("Park",)),
-            "Park in smokes.* is of sort place, but smokes takes a person",
+            "Park in smokes.* is of sort place, but a person must",
         ),
         (
             Literal("smokes", ("Eve",)),
@@ -83,6 +86,18 @@ def test_a_symmetric_pair_contradicts_its_mirror_image() -> None:
     pair = [Literal("friends", ("Anna", "Bob")), Literal("friends", ("Bob", "Anna"), False)]
     with pytest.raises(InputError, match=r"!friends\(Bob, Anna\) contradicts"):
         from_atoms(SPACE, [*HOMES, *pair])
+
+
+def test_denying_the_default_of_a_closed_world_is_a_contradiction() -> None:
+    language = Language(Attribute("bond", ("a",), ("none", "single")))
+    space = Space(language, {"a": ("X", "Y")})
+    with pytest.raises(
+        InputError, match=r"!bond\(Y, none\) denies what a closed world assumes"
+    ) as caught:
+        from_atoms(space, [Literal("bond", ("X", "single")), Literal("bond", ("Y", "none"), False)])
+    assert caught.value.index == 1
+    told = [Literal("bond", ("X", "single")), Literal("bond", ("X", "none"), False)]
+    assert from_atoms(space, told).tolist() == [1, 0]
 
 
 def test_ground_atoms_without_a_sign_are_true() -> None:

@@ -17,14 +17,13 @@ from torch import Tensor
 from nmln.evidence import Evidence
 from nmln.files import InputError, read_lines, write_lines
 from nmln.formats.grammar import parse
-from nmln.language import Domain, Language, predicate
+from nmln.language import STRING_PATTERN, Domain, Language, predicate
 from nmln.logic import Literal
 from nmln.space import Space
 from nmln.worlds import from_atoms, to_text, true_atoms
 
 _SEPARATOR = re.compile(r"\s*-{3,}\s*")
-_STRING = r'"(?:[^"\\]|\\.)*"'
-_COMMENT = re.compile(rf"^((?:[^\"/]|{_STRING}|/(?!/))*)//.*$")
+_COMMENT = re.compile(rf"^((?:[^\"/]|{STRING_PATTERN}|/(?!/))*)//.*$")
 # The literals that are almost every line of a large file, without going through the parser. What
 # this does not match, the grammar reads or refuses.
 _PLAIN_LITERAL = re.compile(
@@ -39,16 +38,29 @@ class Facts:
     source: str
     literals: list[Literal] = field(default_factory=list)
     lines: array = field(default_factory=lambda: array("I"))
+    first_line: int | None = None  # known only for worlds after a separator
 
     def place(self, error: InputError) -> InputError:
-        """An error about one of the literals, told with its file and line."""
-        line = self.lines[error.index] if error.index is not None else None
-        return error.at(self.source, line)
+        """An error about one of the literals, or about the whole, told with its file and line."""
+        if error.index is None:
+            return error.at(self.source, self.first_line)
+        line = self.lines[error.index]
+        return error.at(self.source, line, str(self._text(line)))
+
+    def _text(self, line: int) -> str:
+        """The line as it stands in the file, for telling columns; errors are rare enough to look."""
+        if not Path(self.source).is_file():
+            return ""
+        return next((text for number, text in read_lines(self.source) if number == line), "")
+
+
+def _style(path: str | Path) -> str:
+    return "nl" if Path(path).suffix.lower() == ".nl" else "db"
 
 
 def read_facts(path: str | Path) -> list[Facts]:
     """The literals of each world in a `.db` or `.nl` file, unchecked against any language."""
-    return parse_facts(read_lines(path), str(path), style=Path(path).suffix.lstrip("."))
+    return parse_facts(read_lines(path), str(path), style=_style(path))
 
 
 def parse_facts(lines: Iterable[tuple[int, str]], source: str, style: str = "db") -> list[Facts]:
@@ -60,18 +72,18 @@ def parse_facts(lines: Iterable[tuple[int, str]], source: str, style: str = "db"
     worlds = [Facts(source)]
     shared: dict[str, str] = {}
     for number, line in lines:
+        if "//" in line:
+            line = _COMMENT.sub(r"\1", line)
         match = _PLAIN_LITERAL.fullmatch(line)
         if match and match[4] == ends:
             sign, name, inside, _ = match.groups()
             names = [shared.setdefault(part, part) for part in map(str.strip, inside.split(","))]
             literal = Literal(shared.setdefault(name, name), tuple(names), not sign)
         else:
-            if "//" in line:
-                line = _COMMENT.sub(r"\1", line)
             if not line.strip():
                 continue
             if not ends and _SEPARATOR.fullmatch(line):
-                worlds.append(Facts(source))
+                worlds.append(Facts(source, first_line=number + 1))
                 continue
             literal = parse(line, "fact" if ends else "literal", source, number)
         worlds[-1].literals.append(literal)
@@ -106,7 +118,8 @@ def infer_domain(
             try:
                 attribute = language[literal.predicate]
             except InputError as error:
-                raise error.at(facts.source, facts.lines[row]) from None
+                error.index = row
+                raise facts.place(error) from None
             for sort, name in zip(attribute.sorts, literal.arguments, strict=False):
                 if sort in found:
                     found[sort][name] = None
@@ -124,8 +137,17 @@ def read_db(
     """
     worlds = read_facts(path)
     language = language or infer_language(worlds)
-    space = Space(language, infer_domain(worlds, language, domain))
+    domain = infer_domain(worlds, language, domain)
+    try:
+        space = Space(language, domain)
+    except InputError as error:
+        raise error.at(str(path)) from None
     return space, encode_facts(space, worlds)
+
+
+def from_text(space: Space, text: str) -> Integer[Tensor, "worlds groups"]:
+    """The worlds of `.db` text, closed: the inverse of `to_text`."""
+    return encode_facts(space, parse_facts(enumerate(text.split("\n"), 1), "text"))
 
 
 def encode_facts(space: Space, worlds: Sequence[Facts]) -> Integer[Tensor, "worlds groups"]:
@@ -161,7 +183,7 @@ def write_db(path: str | Path, space: Space, worlds: Integer[Tensor, "worlds gro
 
     Only true atoms are written, without those named none: the closed world says the rest.
     """
-    write_lines(path, format_worlds(space, worlds, Path(path).suffix.lstrip(".")))
+    write_lines(path, format_worlds(space, worlds, _style(path)))
 
 
 def format_worlds(
@@ -173,6 +195,8 @@ def format_worlds(
             raise InputError(f"a .nl file holds one world, not {len(worlds)}. Write a .db file.")
         yield from (f"{atom}." for atom in true_atoms(space, worlds[0], skip_null=True))
         return
+    if not len(worlds):
+        raise InputError("there is no world to write.")
     for row, world in enumerate(worlds):
         if row:
             yield "---"

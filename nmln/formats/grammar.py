@@ -1,13 +1,15 @@
 """The grammar of `.db`, `.nl` and `.mln` statements, and errors that say what was expected."""
 
+import re
 from functools import cache
+from math import isfinite
 from typing import Any
 
 from lark import Lark, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken, VisitError
 
 from nmln.files import InputError
-from nmln.language import unquote
+from nmln.language import NAME_PATTERN, NUMERAL_PATTERN, STRING_PATTERN, unquote
 from nmln.logic import (
     And,
     Atom,
@@ -24,15 +26,17 @@ from nmln.logic import (
     Term,
     Variable,
     WeightedFormula,
+    is_variable,
 )
 
 # A statement is one logical line. `v` is a connective only where a connective may stand, so it can
-# also name a variable; names that the grammar would misread are written in double quotes.
-GRAMMAR = r"""
+# also name a variable; names that the grammar would misread are written in double quotes. The body of
+# a quantifier reaches as far as it can: the parser prefers to go on wherever it has the choice.
+GRAMMAR = rf"""
 literal: NEGATION? name ["(" [constant ("," constant)*] ")"]
 fact: literal "."
 
-sort: name "=" "{" [constant ("," (constant | ELLIPSIS))*] "}"
+sort: name "=" "{{" [constant ("," (constant | ELLIPSIS))*] "}}"
 
 declaration: name ["(" [place ("," place)*] ")"] FLAG*
 place: name MARK?
@@ -40,12 +44,12 @@ place: name MARK?
 weighted: WEIGHT? _formula STOP?
 _formula: iff
 ?iff: implies | iff _IFF implies
-?implies: disjunction | disjunction _IMPLIES implies
-?disjunction: conjunction ("v" conjunction)*
+?implies: disjunction | disjunction _IMPLIES disjunction
+?disjunction: conjunction (_OR conjunction)*
 ?conjunction: unary ("^" unary)*
 ?unary: NEGATION unary -> negation
-      | ("EXIST" | "EXISTS") variables unary -> exists
-      | "FORALL" variables unary -> for_all
+      | _EXIST variables iff -> exists
+      | _FORALL variables iff -> for_all
       | "(" iff ")"
       | name ["(" [term ("," term)*] ")"] -> atom
       | side "=" term -> equal
@@ -57,10 +61,13 @@ variables: NAME ("," NAME)*
 name: NAME | STRING
 constant: NAME | STRING | NUMERAL
 
-NAME: /[^\W\d][\w+\-]*/
-NUMERAL: /\d[\w+\-]*/
-STRING: /"(?:[^"\\]|\\.)*"/
+NAME: /{NAME_PATTERN}/
+NUMERAL: /{NUMERAL_PATTERN}/
+STRING: /{STRING_PATTERN}/
 WEIGHT: /[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?=[\s(!"])/
+_EXIST.2: /exists?(?=\s)/i
+_FORALL.2: /forall(?=\s)/i
+_OR: /v(?!\w)/
 _IFF: "<=>"
 _IMPLIES: "=>"
 _UNEQUAL: "!="
@@ -76,9 +83,9 @@ _READABLE = {
     "LPAR": "'('", "RPAR": "')'", "LBRACE": "'{'", "RBRACE": "'}'", "COMMA": "','", "EQUAL": "'='",
     "NAME": "a name", "NUMERAL": "a number", "STRING": "a quoted name", "WEIGHT": "a weight",
     "NEGATION": "'!'", "MARK": "'!' or '?'", "FLAG": "'symmetric' or 'irreflexive'", "STOP": "'.'",
-    "DOT": "'.'", "ELLIPSIS": "'...'", "CIRCUMFLEX": "'^'", "V": "'v'", "_IFF": "'<=>'",
-    "_IMPLIES": "'=>'", "_UNEQUAL": "'!='", "EXIST": "EXIST", "EXISTS": "EXIST",
-    "FORALL": "FORALL", "PLUS": "'+'", "$END": "the end of the line",
+    "DOT": "'.'", "ELLIPSIS": "'...'", "CIRCUMFLEX": "'^'", "_OR": "'v'", "_IFF": "'<=>'",
+    "_IMPLIES": "'=>'", "_UNEQUAL": "'!='", "_EXIST": "EXIST",
+    "_FORALL": "FORALL", "PLUS": "'+'", "$END": "the end of the line",
 }  # fmt: skip
 
 
@@ -100,8 +107,12 @@ def parse(text: str, start: str, source: str | None = None, line: int | None = N
         raise _unexpected(error, text, source, line) from None
     except VisitError as error:
         if isinstance(error.orig_exc, InputError):
-            raise error.orig_exc.at(source or "text", line) from None
+            raise error.orig_exc.at(source or "text", line, text) from None
         raise
+    except RecursionError:
+        raise InputError(
+            "this statement is nested too deeply to read. Split it.", source or "text", line
+        ) from None
 
 
 def _unexpected(
@@ -121,7 +132,21 @@ def _unexpected(
     wanted = wanted or ["the end of the line"]
     choice = " or ".join(wanted) if len(wanted) < 3 else f"one of {', '.join(wanted)}"
     place = None if line is None else line + row - 1
-    return InputError(f"{found} here; expected {choice}.", source or "text", place, column)
+    cure = _cure(lines[row - 1][column - 1 :], ended, choice)
+    return InputError(f"{found} here; expected {choice}.{cure}", source or "text", place, column)
+
+
+def _cure(found: str, ended: bool, choice: str) -> str:
+    """A hint for the slips that people bring along from elsewhere."""
+    if ended and "EXIST" in choice:
+        return " A formula goes on to the next line only while a bracket is open."
+    if found.startswith("=>"):
+        return " Chained '=>' is read in different ways: bracket one of them."
+    if re.match(r"&|\||->|and\b|or\b|~", found):
+        return " Write '^' for and, 'v' for or, '=>' for implies, '!' for not."
+    if found.startswith(".") and "end of the line" in choice:
+        return " A line of a .db file has no full stop; facts that have one belong into a .nl file."
+    return ""
 
 
 @v_args(inline=True)
@@ -146,10 +171,10 @@ class _Builder(Transformer):
         return literal
 
     def sort(self, name: str, *names: str) -> tuple[str, tuple[str, ...]]:
-        if "..." not in names:
+        if not any(getattr(part, "type", "") == "ELLIPSIS" for part in names):
             return name, names
-        first, last = names[names.index("...") - 1], names[-1]
-        if len(names) != 3 or not (first.isdigit() and last.isdigit()):
+        first, last = names[0], names[-1]
+        if len(names) != 3 or not (first.isdecimal() and last.isdecimal()):
             raise InputError(
                 f"'...' stands between two numbers, as in {name} = {{1, ..., 9}}. Write the names out."
             )
@@ -165,6 +190,10 @@ class _Builder(Transformer):
 
     def weighted(self, *parts: Any) -> WeightedFormula:
         weight = next((float(p) for p in parts if getattr(p, "type", "") == "WEIGHT"), None)
+        if weight is not None and not isfinite(weight):
+            raise InputError(
+                "a weight must be finite. For a hard formula, end it with '.' instead."
+            )
         hard = any(getattr(p, "type", "") == "STOP" for p in parts)
         formula = next(part for part in parts if not hasattr(part, "type"))
         return WeightedFormula(formula, weight, hard, tuple(self.templates))
@@ -203,7 +232,7 @@ class _Builder(Transformer):
         return Not(Equal(left, right))
 
     def symbol(self, token: str) -> Term:
-        return Constant(str(token)) if token[0].isupper() else Variable(str(token))
+        return Variable(str(token)) if is_variable(str(token)) else Constant(str(token))
 
     def quoted(self, token: str) -> Term:
         return Constant(unquote(str(token)))

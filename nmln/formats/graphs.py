@@ -76,42 +76,63 @@ def _infer_language(graphs: Sequence[nx.Graph]) -> Language:
     edge_data = [data for graph in graphs for _, _, data in graph.edges(data=True)]
     attributes = []
     for key, seen, missing in _columns(node_data):
-        if seen <= {True, False} and all(isinstance(value, bool) for value in seen):
+        if seen <= {"True", "False"} and not missing:
             attributes.append(predicate(key, NODE))
         else:
-            values = tuple(sorted(map(str, seen)))
-            attributes.append(Attribute(key, (NODE,), values, optional=missing))
-    for key, seen, _ in _columns(edge_data):
-        values = (NONE, *sorted(map(str, seen)))
+            attributes.append(Attribute(key, (NODE,), tuple(sorted(seen)), optional=missing))
+    named = {attribute.name for attribute in attributes}
+    bare = not edge_data
+    for key, seen, missing in _columns(edge_data):
+        if key in named or key == EDGE:
+            raise InputError(f"the edge attribute {key} needs another name: {key} is taken.")
+        if NONE in seen:
+            raise InputError(f"the edge attribute {key} has the value {NONE}, which says: no edge.")
+        values = (NONE, *sorted(seen))
         attributes.append(Attribute(key, (NODE, NODE), values, not directed, loops))
-    if not any(attribute.arity == 2 for attribute in attributes):
+        bare = bare or missing
+    # An edge that lacks an attribute is still an edge: then there is a predicate that says so.
+    if bare or not any(edge_data):
         attributes.append(predicate(EDGE, NODE, NODE, symmetric=not directed, reflexive=loops))
     return Language(*attributes)
 
 
-def _columns(rows: list[dict]) -> list[tuple[str, set, bool]]:
-    """Each key that occurs, the values it takes, and whether some rows lack it."""
+def _columns(rows: list[dict]) -> list[tuple[str, set[str], bool]]:
+    """Each key that occurs, the values it takes as text, and whether some rows lack it."""
     keys = dict.fromkeys(key for row in rows for key in row)
     return [
-        (str(key), {row[key] for row in rows if key in row}, any(key not in row for row in rows))
+        (
+            str(key),
+            {str(row[key]) for row in rows if key in row},
+            any(key not in row for row in rows),
+        )
         for key in keys
     ]
 
 
 def _atoms(graph: nx.Graph, names: dict, language: Language) -> list[GroundAtom]:
-    atoms = []
+    atoms: list[GroundAtom] = []
+
+    def state(key: str, constants: tuple[str, ...], value: object) -> None:
+        if not language[key].boolean:
+            atoms.append(GroundAtom(key, (*constants, str(value))))
+        elif str(value) != "False":
+            atoms.append(GroundAtom(key, constants))
+
     for node, data in graph.nodes(data=True):
         for key, value in data.items():
-            if not language[str(key)].boolean:
-                atoms.append(GroundAtom(str(key), (names[node], str(value))))
-            elif value:
-                atoms.append(GroundAtom(str(key), (names[node],)))
+            state(str(key), (names[node],), value)
+    plain = EDGE in language and language[EDGE].boolean and language[EDGE].arity == 2
     for source, target, data in graph.edges(data=True):
-        pair = (names[source], names[target])
-        if EDGE in language and language[EDGE].arity == 2 and language[EDGE].boolean:
-            atoms.append(GroundAtom(EDGE, pair))
-        for key, value in data.items():
-            atoms.append(GroundAtom(str(key), (*pair, str(value))))
+        for key, value in [*data.items(), *([(EDGE, True)] if plain else [])]:
+            symmetric = language[str(key)].symmetric
+            if symmetric and graph.is_directed() and not graph.has_edge(target, source):
+                raise InputError(
+                    f"the edge {source} -> {target} has no way back, but {key} is symmetric in this "
+                    "space. Give undirected graphs, or declare the predicate without 'symmetric'."
+                )
+            state(str(key), (names[source], names[target]), value)
+            if not symmetric and not graph.is_directed():
+                state(str(key), (names[target], names[source]), value)
     return atoms
 
 

@@ -7,26 +7,25 @@
     !friends(x, x).                       // a hard one
     type(x, +k)                           // one formula for every k, its weight to be learned
 
-`!` binds tightest, with EXIST and FORALL, then `^`, `v`, `=>`, `<=>`. A statement ends with its line
-unless brackets are open. `//` and `/* */` are comments.
+`!` binds tightest, then `^`, `v`, `=>`, `<=>`; EXIST x and FORALL x govern all that follows within their
+brackets. A statement ends with its line unless brackets are open. `//` and `/* */` are comments.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nmln.files import InputError, read_lines, write_lines
 from nmln.formats.grammar import parse
-from nmln.language import Attribute, Language, unquote
+from nmln.language import NAME_PATTERN, STRING_PATTERN, Attribute, Language, unquote
 from nmln.logic import WeightedFormula, free_variables, resolve
 
-_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
-_COMMENTS = re.compile(rf"{_STRING.pattern}|//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
-_SORT = re.compile(r'\s*(?:"(?:[^"\\]|\\.)*"|[^\W\d][\w+\-]*)\s*=\s*\{')
-_HEAD = re.compile(
-    r'\s*("(?:[^"\\]|\\.)*"|[^\W\d][\w+\-]*)\s*(?:\(([^()]*)\)((?:\s+(?!v\b)\w+)*))?\s*'
-)
+_STRING = re.compile(STRING_PATTERN)
+_COMMENTS = re.compile(rf"{STRING_PATTERN}|//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_SORT = re.compile(rf"\s*(?:{STRING_PATTERN}|{NAME_PATTERN})\s*=\s*\{{")
+
+Head = tuple[str, list[tuple[str, str]], set[str]]  # name, arguments with their marks, flags
 
 
 @dataclass(frozen=True)
@@ -54,26 +53,27 @@ def write_mln(path: str | Path, program: Program) -> None:
 def parse_mln(text: str, source: str = "text") -> Program:
     """Read a program from text; errors call it `source`."""
     sorts: dict[str, tuple[str, ...]] = {}
-    heads: list[tuple[int, str, list[tuple[str, str]], set[str]]] = []
+    attributes: dict[str, Attribute] = {}
+    used: set[str] = set()  # names of sorts
     formulas: list[tuple[int, str]] = []
     for line, statement in _statements(text, source):
         if _SORT.match(statement):
             name, names = parse(statement, "sort", source, line)
             _check_sort(name, names, sorts, source, line)
             sorts[name] = names
-        elif _declares(statement, heads, sorts):
-            heads.append((line, *parse(statement, "declaration", source, line)))
+            used.add(name)
+        elif head := _declaration(statement, attributes, used, source, line):
+            try:
+                attribute = _attribute(*head, sorts)
+                if attribute.name in attributes:
+                    raise InputError(f"{attribute.name} is declared twice. Remove one of them.")
+            except InputError as error:
+                raise error.at(source, line) from None
+            attributes[attribute.name] = attribute
+            used.update(attribute.sorts)
         else:
             formulas.append((line, statement))
-
-    attributes: list[Attribute] = []
-    for line, name, places, flags in heads:
-        try:
-            attributes.append(_attribute(name, places, flags, sorts))
-            Language(*attributes)
-        except InputError as error:
-            raise error.at(source, line) from None
-    language = Language(*attributes)
+    language = Language(*attributes.values())
     domain = {s: names for s, names in sorts.items() if s not in language.value_sorts}
     read = tuple(_formula(written, language, domain, source, line) for line, written in formulas)
     return Program(language, domain, read)
@@ -104,7 +104,7 @@ def _formula(
                     "can be a template. Remove the '+' or the quantifier."
                 )
     except InputError as error:
-        raise error.at(source, line) from None
+        raise error.at(source, line, text) from None
     return WeightedFormula(formula, read.weight, read.hard, read.templates)
 
 
@@ -138,23 +138,25 @@ def _blank_comments(text: str, source: str) -> str:
     return _COMMENTS.sub(blank, text)
 
 
-def _declares(text: str, heads: list, sorts: dict[str, tuple[str, ...]]) -> bool:
-    """Whether a statement declares a predicate rather than stating an atom.
+def _declaration(
+    text: str, declared: Container[str], sorts: set[str], source: str, line: int
+) -> Head | None:
+    """The declaration of a predicate, or None if the statement is a formula.
 
-    It does if it marks an argument or carries a flag, if it is the first to name its predicate, or
-    if its arguments are all sorts.
+    It declares if it marks an argument or carries a flag, if it is the first to name its predicate,
+    or if its arguments are all sorts.
     """
-    match = _HEAD.fullmatch(text)
-    if not match:
-        return False
-    name, inside, flags = unquote(match[1]), match[2] or "", match[3]
-    if re.search(r"[!?]\s*(,|$)", inside) or flags:
-        return True
-    known = {*sorts, *(sort for _, _, places, _ in heads for sort, _ in places)}
-    places = [part.strip() for part in inside.split(",") if part.strip()]
-    return all(head[1] != name for head in heads) or (
-        bool(places) and all(part in known for part in places)
-    )
+    try:
+        name, places, flags = parse(text, "declaration", source, line)
+    except InputError as error:
+        start = re.match(rf"\s*({STRING_PATTERN}|{NAME_PATTERN})\s*\([^()]*\)\s+\w+\s*$", text)
+        if start and unquote(start[1]) not in declared:
+            raise error from None  # a misspelt flag
+        return None
+    marked = any(mark for _, mark in places)
+    if marked or flags or name not in declared:
+        return name, places, flags
+    return (name, places, flags) if places and all(sort in sorts for sort, _ in places) else None
 
 
 def _check_sort(

@@ -42,9 +42,10 @@ def _read_facts(path: str | Path) -> Facts:
             continue
         fields = [shared.setdefault(part, part) for part in map(str.strip, line.split("\t"))]
         if len(fields) != 3 or not all(fields):
+            found = f"{len(fields)}" if all(fields) else "an empty one"
             raise InputError(
                 f"a line has three fields separated by tabs (head, relation, tail), but this one has "
-                f"{len(fields)}: {line[:60]!r}.",
+                f"{found}: {line[:60]!r}.",
                 str(path),
                 number,
             )

@@ -61,6 +61,22 @@ def test_several_relations_become_edge_attributes() -> None:
             table = space.pairwise(space.one_hot(world))[relation][..., 1]
             pairs = {(a, b) for a, b, d in graph.edges(data=True) if d.get(relation)}
             assert pairs == {(str(i), str(j)) for i in range(3) for j in range(3) if table[i, j]}
+    assert torch.equal(from_networkx(to_networkx(space, worlds), space)[1], worlds)
+
+
+def test_an_edge_without_the_attribute_of_others_is_still_an_edge() -> None:
+    graph = nx.Graph([("a", "b", {"bond": "s"}), ("b", "c", {})])
+    space, worlds = from_networkx([graph])
+    assert [a.name for a in space.language] == ["bond", "edge"]
+    assert nx.utils.graphs_equal(to_networkx(space, worlds)[0], graph)
+
+
+def test_direction_is_kept_or_refused() -> None:
+    directed = Space(Language(predicate("edge", "e", "e")), {"e": 2})
+    assert from_networkx([nx.path_graph(2)], directed)[1].tolist() == [[0, 1, 1, 0]]
+    symmetric = Space(Language(predicate("edge", "e", "e", symmetric=True)), {"e": 2})
+    with pytest.raises(InputError, match="the edge 0 -> 1 has no way back"):
+        from_networkx([nx.DiGraph([(0, 1)])], symmetric)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +87,8 @@ def test_several_relations_become_edge_attributes() -> None:
         ([nx.Graph(), nx.DiGraph()], "some graphs are directed"),
         ([nx.MultiGraph([(0, 1)])], "multigraph"),
         ([nx.Graph([(0, "0")])], "the same name as text"),
+        ([nx.Graph([(0, 1, {"b": "none"})])], "has the value none, which says: no edge"),
+        ([nx.Graph([(0, 1, {"edge": "x"})])], "the edge attribute edge needs another name"),
     ],
 )
 def test_graphs_that_do_not_fit_together_are_refused(given, message: str) -> None:

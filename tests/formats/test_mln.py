@@ -61,8 +61,8 @@ def test_the_header_declares_sorts_and_predicates() -> None:
         "1.5 smokes(x) => friends(x, y)",
         "-2.0 smokes(x) ^ rain()",
         "!friends(x, x).",
-        "type(n, +k)",
-        "smokes(Anna)",
+        "(type(n, +k))",
+        "(smokes(Anna))",
     ]
 
 
@@ -80,12 +80,19 @@ def test_the_header_declares_sorts_and_predicates() -> None:
         ("k = {A}\np(k!, s)", r"p\.mln:2: only the last argument .* Declare it as p\(s, k!\)"),
         ("p(s) symetric", r"p\.mln:1:6: 'symetric' is not understood here; expected 'symmetric'"),
         ("p(s, t) symmetric", r"p\.mln:1: only a binary predicate over one sort can be symmetric"),
-        ("p(s)\n1.5 q(x)", r"p\.mln:2: unknown predicate q"),
-        ("p(s)\n1.5 p(x, y)", r"p\.mln:2: p\(x, y\) has 2 arguments"),
+        ("p(s)\n1.5 q(x)", r"p\.mln:2:5: unknown predicate q"),
+        ("p(s)\n1.5 p(x, y)", r"p\.mln:2:5: p\(x, y\) has 2 arguments"),
         ("p(s)\n1.5 p(x) ^", r"p\.mln:2:11: the line ends here"),
         ("p(s)\n1.5 p(x) # p(y)", r"p\.mln:2:10: '# p\(y\)' is not understood here"),
         ("p(s)\n1.5 (p(x)\n  ^ ^ p(y))", r"p\.mln:3:5: '\^ p\(y\)\)' is not understood here"),
-        ("s = {A}\np(s)\n1 p(B)", r"p\.mln:3: undeclared constant B in p\(B\)"),
+        ("s = {A}\np(s)\n1 p(B)", r"p\.mln:3:5: undeclared constant B in p\(B\)"),
+        ("p(s)\n1 p(x) => p(y) => p(z)", r"p\.mln:2:16: .*bracket one of them"),
+        ("p(s)\n1 p(x) & p(y)", r"p\.mln:2:8: .*Write '\^' for and"),
+        ("p(s)\n1 p(x) vp(y)", r"p\.mln:2:8: 'vp\(y\)' is not understood"),
+        ("p(s)\n1e999 p(x)", r"p\.mln:2: a weight must be finite"),
+        ("p(s)\n" + "!" * 3000 + "p(x)", r"p\.mln:2: this statement is nested too deeply"),
+        ("s = {A}\nt = {B}\np(s)\nq(t)\n1 p(B)", r"p\.mln:5:5: B in p\(B\) is of sort t, but a s"),
+        ("s = {\u00b2, ..., 3}", r"p\.mln:1: '\.\.\.' stands between two numbers"),
         ("p(s)\n/* so", r"p\.mln:2: a comment is opened here"),
         ('p(s)\n1 p("a\\q")', r"p\.mln:2: .* is not a well-formed quoted name"),
     ],
@@ -93,3 +100,27 @@ def test_the_header_declares_sorts_and_predicates() -> None:
 def test_a_bad_program_is_refused_with_file_line_and_column(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_mln(text, "p.mln")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'k = {sp2, sp-3}\nlives(p, k!)\n1.0 lives(x, "sp-3")',
+        'p("a(b)")',
+        'k = {"Oh!, no", B}\nlives(p, k!)\n(lives(x, "Oh!, no"))',
+        'a = {A, "..."}\np(a)',
+        "p(node)\n(p(node))",
+        'a = {\u00b2, \u00fc}\np(a)\n1.0 p("\u00b2") v p("\u00fc")',
+        "p(a)\n1.0 p(x) ^ (EXIST y (p(y))) ^ (FORALL z (p(z)))",
+    ],
+)
+def test_awkward_programs_print_as_they_were_read(text: str) -> None:
+    assert str(parse_mln(text)) == text
+    assert parse_mln(str(parse_mln(text))) == parse_mln(text)
+
+
+def test_a_declared_constant_needs_no_quotes_and_quantifiers_reach_far() -> None:
+    head = "k = {sp2, sp-3}\nlives(p, k!)\nr(p)\n"
+    assert parse_mln(head + "1 lives(x, sp-3)") == parse_mln(head + '1 lives(x, "sp-3")')
+    far = parse_mln(head + "1 r(x) ^ exist y r(y) v r(x)")
+    assert far == parse_mln(head + "1 r(x) ^ (EXIST y (r(y) v r(x)))")

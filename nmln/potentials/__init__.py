@@ -1,0 +1,1 @@
+"""Potentials: what turns worlds into unnormalised log-probabilities."""

@@ -1,0 +1,197 @@
+"""What all potentials share: checks, slopes by autograd, alternatives by brute force."""
+
+from abc import ABC, abstractmethod
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor, nn
+
+from nmln.files import InputError
+from nmln.space import Space
+from nmln.types import Alternatives, Groups, OneHot, Scores, Slopes, Values
+from nmln.worlds import to_text
+
+
+class ScoreError(InputError):
+    """A score that is NaN or plus infinity; `world` is the first world that has it."""
+
+    def __init__(self, message: str, world: Integer[Tensor, " groups"]) -> None:
+        super().__init__(message)
+        self.world = world
+
+
+class BasePotential(nn.Module, ABC):
+    """The public face of a potential: checks what goes in and what comes out.
+
+    A subclass says how worlds are scored (`evaluate`) and how slopes are found
+    (`evaluate_with_slopes`); most extend `NeuralPotential`, which needs only `forward`.
+    """
+
+    def __init__(self, space: Space, levels: int) -> None:
+        super().__init__()
+        if levels < 1:
+            raise InputError(f"a potential needs at least one level, but levels is {levels}.")
+        self.space = space
+        self._levels = levels
+
+    @property
+    def levels(self) -> int:
+        return self._levels
+
+    @abstractmethod
+    def evaluate(self, values: Values) -> Scores:
+        """The scores of worlds that have passed the checks."""
+
+    @abstractmethod
+    def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
+        """Scores and slopes of worlds that have passed the checks."""
+
+    def evaluate_alternatives(self, values: Values, groups: Groups) -> Alternatives:
+        """The score of every category of one group per chain, each world scored anew."""
+        edited, exists = alternatives(self.space, values, groups)
+        scores = self.evaluate(edited.flatten(1, 2)).unflatten(1, exists.shape[1:])
+        return torch.where(exists, scores, float("-inf"))
+
+    def score(self, values: Values) -> Scores:
+        self._check_shape(values)
+        scores = self.evaluate(values)
+        self._check_scores(scores, values)
+        return scores
+
+    def score_and_slopes(self, values: Values) -> tuple[Scores, Slopes]:
+        self._check_shape(values)
+        scores, slopes = self.evaluate_with_slopes(values)
+        self._check_scores(scores, values)
+        return scores, slopes
+
+    def score_alternatives(self, values: Values, groups: Groups) -> Alternatives:
+        self._check_shape(values)
+        scores = self.evaluate_alternatives(values, groups)
+        self._check_scores(scores.amax(-1), values)
+        return scores
+
+    def _check_shape(self, values: Tensor) -> None:
+        expected = (self.levels, self.space.groups)
+        if values.ndim != 3 or (values.shape[0], values.shape[2]) != expected:
+            raise InputError(
+                f"{type(self).__name__} scores values of shape (levels, chains, groups) = "
+                f"({self.levels}, any, {self.space.groups}), but was given {tuple(values.shape)}. "
+                "One level of worlds is worlds[None]."
+            )
+
+    def _check_scores(self, scores: Tensor, values: Values) -> None:
+        wrong = scores.isnan() | (scores == float("inf"))
+        if not bool(wrong.any()):
+            return
+        level, chain = torch.nonzero(wrong)[0].tolist()
+        world = values[level, chain].detach().cpu()
+        bad = [
+            name
+            for name, parameter in self.named_parameters()
+            if not bool(parameter.isfinite().all())
+        ]
+        cause = f"the parameter {bad[0]} is not finite" if bad else "the parameters are all finite"
+        text = to_text(self.space, world).replace("\n", ", ")
+        raise ScoreError(
+            f"{type(self).__name__} gives {scores[level, chain].item()} at level {level}, chain "
+            f"{chain}; {cause}. Go back to the last good parameters, or take a smaller step. "
+            f"The world: {text[:300] or '(nothing is true)'}",
+            world,
+        )
+
+
+class NeuralPotential(BasePotential):
+    """A potential written as a differentiable function of one-hot encodings: `forward`."""
+
+    worlds_at_a_time = 512
+
+    @abstractmethod
+    def forward(self, onehot: OneHot) -> Scores:
+        """Scores of one-hot (or relaxed) worlds, differentiable in entries and parameters."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next((p.dtype for p in self.parameters()), torch.float32)
+
+    def evaluate(self, values: Values) -> Scores:
+        parts = values.split(self.worlds_at_a_time, dim=1)
+        return torch.cat([self(self.space.one_hot(part, self.dtype)) for part in parts], dim=1)
+
+    def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
+        scores, slopes = [], []
+        for part in values.split(self.worlds_at_a_time, dim=1):
+            onehot = self.space.one_hot(part, self.dtype).requires_grad_()
+            with torch.enable_grad():
+                score = self(onehot)
+                (slope,) = torch.autograd.grad(score.sum(), onehot)
+            scores.append(score.detach())
+            slopes.append(slope)
+        return torch.cat(scores, dim=1), torch.cat(slopes, dim=1)
+
+
+def alternatives(
+    space: Space, values: Values, groups: Groups
+) -> tuple[
+    Integer[Tensor, "levels chains most groups"], Integer[Tensor, "levels chains most"] | Tensor
+]:
+    """Every world with one group per chain set to each category, and which of them exist.
+
+    Categories beyond the size of a group repeat the world as it is.
+    """
+    most = int(space.sizes.max())
+    sizes = space.sizes.to(values.device)[groups]
+    category = torch.arange(most, device=values.device)
+    exists = category < sizes[..., None]
+    edited = values[:, :, None].repeat(1, 1, most, 1)
+    current = values.gather(2, groups[..., None]).long()
+    chosen = torch.where(exists, category, current).to(values.dtype)
+    edited.scatter_(3, groups[:, :, None, None].expand(-1, -1, most, 1), chosen[..., None])
+    return edited, exists
+
+
+def uniform_weights(
+    shape: tuple[int, ...], fan_in: int, rng: torch.Generator, gain: float = 1.0
+) -> nn.Parameter:
+    """Weights drawn uniformly with the variance gain^2 / fan_in."""
+    bound = gain * (3 / max(1, fan_in)) ** 0.5
+    return nn.Parameter((2 * torch.rand(shape, generator=rng) - 1) * bound)
+
+
+class LevelLinear(nn.Module):
+    """A linear layer with separate weights for every level: (levels, …, inputs) to outputs."""
+
+    def __init__(
+        self, levels: int, inputs: int, outputs: int, rng: torch.Generator, gain: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.weight = uniform_weights((levels, inputs, outputs), inputs, rng, gain)
+        self.bias = nn.Parameter(torch.zeros(levels, outputs))
+
+    def forward(
+        self, inputs: Float[Tensor, "levels *batch inputs"]
+    ) -> Float[Tensor, "levels *batch outputs"]:
+        flat = inputs.flatten(1, -2) if inputs.ndim > 2 else inputs[:, None]
+        outputs = torch.baddbmm(self.bias[:, None], flat, self.weight)
+        return outputs.reshape(*inputs.shape[:-1], -1)
+
+
+class LevelMLP(nn.Module):
+    """Linear layers with ReLU between them, separate weights for every level."""
+
+    def __init__(
+        self, levels: int, sizes: tuple[int, ...], rng: torch.Generator, last_gain: float = 1.0
+    ) -> None:
+        super().__init__()
+        pairs = list(pairwise(sizes))
+        gains = [2**0.5] * (len(pairs) - 1) + [last_gain]
+        self.layers = nn.ModuleList(
+            LevelLinear(levels, a, b, rng, gain) for (a, b), gain in zip(pairs, gains, strict=True)
+        )
+
+    def forward(
+        self, inputs: Float[Tensor, "levels *batch inputs"]
+    ) -> Float[Tensor, "levels *batch outputs"]:
+        for index, layer in enumerate(self.layers):
+            inputs = layer(inputs if index == 0 else inputs.relu())
+        return inputs
