@@ -127,21 +127,30 @@ class Evidence:
 
     def allows(self, values: Worlds) -> Bool[Tensor, "*batch"]:
         """Whether each world agrees with the evidence."""
-        return self._agrees(values).all(-1)
+        device = values.device
+        observed = torch.nonzero(self.counts == 1).flatten().to(device)
+        partly = self.narrowed[self.counts[self.narrowed] > 1].to(device)
+        agrees = (values[..., observed] == self._first(observed, values.dtype)).all(-1)
+        if len(partly):
+            entries = values[..., partly] + self.space.offsets.to(device)[partly]
+            agrees &= self.allowed.to(device)[entries].all(-1)
+        return agrees
 
     def clamp(self, values: Worlds) -> Worlds:
         """Set observed groups, and move every other forbidden category to the first allowed one."""
         groups = self.narrowed.to(values.device)
-        first = self.choices(groups, torch.zeros_like(groups)).to(values.dtype)
+        entries = values[..., groups] + self.space.offsets.to(values.device)[groups]
+        agrees = self.allowed.to(values.device)[entries]
         clamped = values.clone()
-        clamped[..., groups] = torch.where(self._agrees(values), values[..., groups], first)
+        first = self._first(groups, values.dtype)
+        clamped[..., groups] = torch.where(agrees, values[..., groups], first)
         return clamped
 
-    def _agrees(self, values: Worlds) -> Bool[Tensor, "*batch some"]:
-        """Whether each group that has lost a category is in one that is left."""
-        groups = self.narrowed.to(values.device)
-        entries = values[..., groups] + self.space.offsets.to(values.device)[groups]
-        return self.allowed.to(values.device)[entries]
+    def _first(
+        self, groups: Int64[Tensor, " some"], dtype: torch.dtype
+    ) -> Integer[Tensor, " some"]:
+        """The first allowed category of some groups."""
+        return self.choices(groups, torch.zeros_like(groups)).to(dtype)
 
     @property
     def number_of_worlds(self) -> int:

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from itertools import pairwise
 
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
 from nmln.files import InputError
@@ -34,10 +34,16 @@ class BasePotential(nn.Module, ABC):
             raise InputError(f"a potential needs at least one level, but levels is {levels}.")
         self.space = space
         self._levels = levels
+        self.precision = nn.Buffer(torch.zeros(0), persistent=False)  # follows `.double()`
 
     @property
     def levels(self) -> int:
         return self._levels
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the scores."""
+        return self.precision.dtype
 
     @abstractmethod
     def evaluate(self, values: Values) -> Scores:
@@ -110,10 +116,6 @@ class NeuralPotential(BasePotential):
     def forward(self, onehot: OneHot) -> Scores:
         """Scores of one-hot (or relaxed) worlds, differentiable in entries and parameters."""
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return next((p.dtype for p in self.parameters()), torch.float32)
-
     def evaluate(self, values: Values) -> Scores:
         parts = values.split(self.worlds_at_a_time, dim=1)
         return torch.cat([self(self.space.one_hot(part, self.dtype)) for part in parts], dim=1)
@@ -132,9 +134,7 @@ class NeuralPotential(BasePotential):
 
 def alternatives(
     space: Space, values: Values, groups: Groups
-) -> tuple[
-    Integer[Tensor, "levels chains most groups"], Integer[Tensor, "levels chains most"] | Tensor
-]:
+) -> tuple[Integer[Tensor, "levels chains most groups"], Bool[Tensor, "levels chains most"]]:
     """Every world with one group per chain set to each category, and which of them exist.
 
     Categories beyond the size of a group repeat the world as it is.
@@ -173,7 +173,7 @@ class LevelLinear(nn.Module):
     ) -> Float[Tensor, "levels *batch outputs"]:
         flat = inputs.flatten(1, -2) if inputs.ndim > 2 else inputs[:, None]
         outputs = torch.baddbmm(self.bias[:, None], flat, self.weight)
-        return outputs.reshape(*inputs.shape[:-1], -1)
+        return outputs.reshape(*inputs.shape[:-1], self.bias.shape[1])
 
 
 class LevelMLP(nn.Module):

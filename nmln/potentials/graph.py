@@ -6,7 +6,9 @@ Every layer is summed over the nodes, the sums are concatenated, and three linea
 between them give the score. Each level has weights of its own.
 """
 
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Integer
@@ -15,7 +17,7 @@ from torch.nn.functional import embedding_bag
 
 from nmln.files import InputError
 from nmln.potentials.base import BasePotential, LevelLinear, LevelMLP, uniform_weights
-from nmln.potentials.wiring import Edges, Wiring
+from nmln.potentials.wiring import Bags, Edges, Rows, Wiring
 from nmln.space import Space
 from nmln.types import OneHot, Scores, Slopes, Values
 
@@ -34,12 +36,18 @@ class Weights(NamedTuple):
     readout_bias: list[Tensor]
 
 
-class Kept(NamedTuple):
-    """What the way back needs of one layer: transformed rows, what was heard, the update."""
+class Workspace(NamedTuple):
+    """Room for the activations of one batch, taken once and used for all batches.
 
-    rows: Tensor
-    heard: Tensor
-    updated: Tensor
+    `rows` holds what each node says along each relation; `heard` and `updated` are the two halves of
+    a layer. For scores there is room for one layer, for slopes for all of them and a spare one.
+    """
+
+    rows: Float[Tensor, "layers rows hidden"]
+    heard: Float[Tensor, "layers nodes hidden"]
+    updated: Float[Tensor, "layers nodes hidden"]
+    gathered: Float[Tensor, "rows hidden"]
+    spare: Float[Tensor, "two nodes hidden"]
 
 
 class GraphPotential(BasePotential):
@@ -76,6 +84,9 @@ class GraphPotential(BasePotential):
         self.wiring = Wiring(space, include_null)
         self.layers, self.hidden = layers, hidden
         self.residual, self.mean_messages, self.pool_scale = residual, mean_messages, pool_scale
+        self._room: tuple[tuple, Workspace] | None = None
+        self._views: tuple[tuple[int, ...], list[Weights]] | None = None
+        self._compact = hidden >= 96  # below, leaving rows out costs as much as it saves
         relations = self.wiring.relations
         inputs = [self.wiring.features] + [hidden] * (layers - 1)
         # A node hears itself and a few neighbours: their sum has three times the variance of one.
@@ -90,16 +101,12 @@ class GraphPotential(BasePotential):
         self.update_bias = nn.ParameterList(torch.zeros(levels, hidden) for _ in inputs)
         self.readout = LevelMLP(levels, (layers * hidden, hidden, hidden, 1), rng, last_gain=0.1)
 
-    @classmethod
-    def preset(cls, name: str, space: Space, levels: int, **options: Any) -> Self:
+    @staticmethod
+    def preset(name: str, space: Space, levels: int, **options: Any) -> "GraphPotential":
         """A named size: `paper` (10 layers of 128) or `small` (4 layers of 64)."""
         if name not in PRESETS:
             raise InputError(f"unknown preset {name!r}. Choose one of {', '.join(PRESETS)}.")
-        return cls(space, levels, **{**PRESETS[name], **options})
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.hear_bias[0].dtype
+        return GraphPotential(space, levels, **{**PRESETS[name], **options})
 
     def weight_products(self) -> int:
         """Floating-point operations of the weight products for one world."""
@@ -134,64 +141,86 @@ class GraphPotential(BasePotential):
     @torch.no_grad()
     def _score_batches(self, values: Values) -> Scores:
         scores = torch.empty(values.shape[:2], dtype=self.dtype, device=values.device)
-        workspace = None
-        for level, some in self._batches(values, _ROWS):
-            worlds, weights = values[level, some], self._weights(level)
-            if self.mean_messages:
-                scores[level, some] = self._densely(self._one_hot(worlds), weights)
-                continue
-            workspace = self._workspace(len(worlds), 1) if workspace is None else workspace
-            pools, _ = self._pass_messages(weights, worlds, self.wiring.edges(worlds), workspace)
-            scores[level, some] = self._read_out(weights, pools)[-1]
+        size, weights = self._batch_size(values), self._all_weights()
+        if self.mean_messages:
+            for level, some in self._batches(values):
+                onehot = self._one_hot(values[level, some])
+                scores[level, some] = self._densely(onehot, weights[level])
+            return scores
+        room = self._workspace(size, 1)
+        for level, some, edges in self.wiring.batches(values, size, self._compact):
+            pools = self._pass_messages(weights[level], values[level, some], edges, room)
+            scores[level, some] = self._read_out(weights[level], pools)[-1]
         return scores
 
-    def _batches(self, values: Values, rows: int) -> list[tuple[int, slice]]:
-        """Levels and equal shares of their chains, so that no share is small."""
+    def _batch_size(self, values: Values) -> int:
+        """Chains at a time: equal shares, so that no batch is small."""
         chains = values.shape[1]
-        shares = -(-chains * self.wiring.nodes // rows)
-        size = -(-chains // max(1, shares))
-        starts = range(0, chains, max(1, size))
-        return [
-            (lvl, slice(s, min(chains, s + size))) for lvl in range(self.levels) for s in starts
-        ]
+        shares = max(1, round(chains * self.wiring.nodes / _ROWS))
+        return max(1, -(-chains // shares))
+
+    def _batches(self, values: Values) -> Iterator[tuple[int, slice]]:
+        chains, size = values.shape[1], self._batch_size(values)
+        for level in range(self.levels):
+            for start in range(0, chains, size):
+                yield level, slice(start, min(chains, start + size))
+
+    def _all_weights(self) -> list[Weights]:
+        """Views of all levels, kept as long as the parameters stay where they are."""
+        where = tuple(tensor.data_ptr() for stack in self._stacks() for tensor in stack)
+        if self._views is None or self._views[0] != where:
+            self._views = (where, [self._weights(level) for level in range(self.levels)])
+        return self._views[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is only kept for speed."""
+        return {**self.__dict__, "_room": None, "_views": None}
 
     def _one_hot(self, worlds: Integer[Tensor, "worlds groups"]) -> Float[Tensor, "worlds entries"]:
         return self.space.one_hot(worlds, self.dtype)
 
-    def _workspace(self, worlds: int, layers: int) -> Float[Tensor, "layers rows hidden"]:
-        """Room for the transformed rows of some layers, and one row more for the bias."""
-        rows = worlds * self.wiring.nodes * self.wiring.relations + 1
-        stack = self.hear_bias[0]
-        return torch.empty(layers, rows, self.hidden, dtype=stack.dtype, device=stack.device)
+    def _workspace(self, worlds: int, layers: int) -> Workspace:
+        like, nodes = self.hear_bias[0], worlds * self.wiring.nodes
+        rows = max(1, nodes * (self.wiring.relations - 1))
+        shapes = ((layers, rows), (layers, nodes), (max(2, layers), nodes), (rows,), (2, nodes))
+        key = (worlds, layers, like.dtype, like.device)
+        if self._room is None or self._room[0] != key:
+            room = Workspace(*(like.detach().new_empty(*s, self.hidden) for s in shapes))
+            self._room = (key, room)
+        return self._room[1]
 
     def _pass_messages(
         self,
         weights: Weights,
         worlds: Integer[Tensor, "worlds groups"],
         edges: Edges,
-        workspace: Float[Tensor, "layers rows hidden"],
-    ) -> tuple[Float[Tensor, "worlds pools"], list[Kept]]:
-        """Transform first, for all relations at once; then every node sums up what it hears."""
-        count, hidden = len(worlds), self.hidden
+        room: Workspace,
+    ) -> Float[Tensor, "worlds pools"]:
+        """Transform first, then let every node sum up what it hears; gives the sums over nodes.
+
+        With room for all layers every row is transformed, heard or not, because the slopes ask what
+        each node would hear along each relation.
+        """
+        count, hidden, keep = len(worlds), self.hidden, len(room.rows) > 1
         nodes = count * self.wiring.nodes
-        used = nodes * self.wiring.relations
-        pools = torch.empty(
-            count, self.layers * hidden, dtype=workspace.dtype, device=workspace.device
-        )
-        kept: list[Kept] = []
-        state = self.wiring.node_features(self._one_hot(worlds)).flatten(0, 1)
+        bags = Bags(edges.all_heard, None) if keep else edges.heard
+        pools = room.rows.new_empty(count, self.layers * hidden)
+        state = self.wiring.features_of(worlds).view(nodes, -1)
         for layer in range(self.layers):
-            rows = workspace[layer % len(workspace), : used + 1]
-            torch.mm(state, weights.hear[layer], out=rows[:used].view(nodes, -1))
-            rows[used] = weights.hear_bias[layer]
-            heard = embedding_bag(edges.heard, rows, edges.starts, mode="sum").relu_()
-            updated = torch.addmm(weights.update_bias[layer], heard, weights.update[layer]).relu_()
+            weight, rows = weights.hear[layer], room.rows[layer if keep else 0]
+            heard = room.heard[layer if keep else 0, :nodes]
+            updated = room.updated[layer if keep else layer % 2, :nodes]
+            torch.addmm(weights.hear_bias[layer], state, weight[:, :hidden], out=heard)
+            if self.wiring.relations > 1:
+                _transform(state, weight[:, hidden:], bags.rows, rows, room.gathered)
+            heard += embedding_bag(bags.indices, rows, edges.starts, mode="sum")
+            heard.relu_()
+            torch.addmm(weights.update_bias[layer], heard, weights.update[layer], out=updated)
+            updated.relu_()
             state = updated + state if self.residual and layer else updated
             pool = pools[:, layer * hidden : (layer + 1) * hidden]
             torch.sum(state.view(count, -1, hidden), 1, out=pool)
-            if len(workspace) > 1:
-                kept.append(Kept(rows, heard, updated))
-        return pools.mul_(self.pool_scale) if self.pool_scale != 1 else pools, kept
+        return pools.mul_(self.pool_scale) if self.pool_scale != 1 else pools
 
     def _read_out(self, weights: Weights, pools: Float[Tensor, "worlds pools"]) -> list[Tensor]:
         """The activations of the final network; the last one holds the scores."""
@@ -210,23 +239,22 @@ class GraphPotential(BasePotential):
         shape, device = values.shape[:2], values.device
         scores = torch.empty(shape, dtype=self.dtype, device=device)
         slopes = torch.zeros(*shape, self.space.entries, dtype=self.dtype, device=device)
-        workspace = None
-        for level, some in self._batches(values, _ROWS // 2):
-            worlds, weights = values[level, some], self._weights(level)
-            if self.mean_messages:
-                scores[level, some], slopes[level, some] = self._slopes_by_autograd(worlds, weights)
-                continue
-            if workspace is None:
-                workspace = self._workspace(len(worlds), max(2, self.layers))
-            edges = self.wiring.edges(worlds)
-            pools, kept = self._pass_messages(weights, worlds, edges, workspace)
-            *activations, scores[level, some] = self._read_out(weights, pools)
-            gradient = self._back_to_pools(weights, activations)
-            self._back_to_entries(weights, edges, kept, gradient, slopes[level, some])
+        size, weights = self._batch_size(values), self._all_weights()
+        if self.mean_messages:
+            for level, some in self._batches(values):
+                found = self._slopes_by_autograd(values[level, some], weights[level])
+                scores[level, some], slopes[level, some] = found
+            return scores, slopes
+        room = self._workspace(size, self.layers + 1)
+        for level, some, edges in self.wiring.batches(values, size, self._compact):
+            pools = self._pass_messages(weights[level], values[level, some], edges, room)
+            *activations, scores[level, some] = self._read_out(weights[level], pools)
+            gradient = self._back_to_pools(weights[level], activations)
+            self._back_to_entries(weights[level], edges, gradient, room, slopes[level, some])
         return scores, slopes
 
     def _back_to_pools(self, weights: Weights, activations: list[Tensor]) -> Tensor:
-        gradient = weights.readout[-1].T.expand(len(activations[0]), -1)
+        gradient = weights.readout[-1].T.repeat(len(activations[0]), 1)
         for weight, activation in zip(weights.readout[-2::-1], activations[:0:-1], strict=True):
             gradient = relu_backward(gradient, activation) @ weight.T
         return gradient * self.pool_scale if self.pool_scale != 1 else gradient
@@ -235,38 +263,42 @@ class GraphPotential(BasePotential):
         self,
         weights: Weights,
         edges: Edges,
-        kept: list[Kept],
         by_pool: Float[Tensor, "worlds pools"],
+        room: Workspace,
         slopes: Float[Tensor, "worlds entries"],
     ) -> None:
-        count, nodes, relations = len(slopes), self.wiring.nodes, self.wiring.relations
-        used = count * nodes * relations
-        by_adjacency = slopes.new_zeros(count, nodes, nodes * relations)
-        by_state: Tensor | None = None
-        spare = torch.empty_like(kept[0].rows)
+        """From the sums over nodes back to node features and adjacency, layer by layer."""
+        count, nodes, kinds = len(slopes), self.wiring.nodes, self.wiring.relations - 1
+        hidden = self.hidden
+        by_adjacency = slopes.new_zeros(count, nodes * kinds, nodes)
+        by_state = room.spare[0, : count * nodes].zero_()
         for layer in reversed(range(self.layers)):
-            rows, heard, updated = kept[layer]
-            pool = by_pool[:, layer * self.hidden : (layer + 1) * self.hidden, None].mT
-            pool = pool.expand(-1, nodes, -1)
-            arrived = pool if by_state is None else by_state.view(count, nodes, -1).add_(pool)
-            arrived = arrived.reshape(count * nodes, -1)
-            by_heard = relu_backward(arrived, updated) @ weights.update[layer].T
-            by_heard = relu_backward(by_heard, heard)
-            messages = rows[:used].view(count, nodes * relations, -1)
-            by_adjacency.baddbmm_(by_heard.view(count, nodes, -1), messages.mT)
-            size = weights.hear[layer].shape[0]
-            turned = weights.hear[layer].view(size, relations, -1).permute(2, 1, 0)
-            table = spare if size == self.hidden else spare.new_empty(used + 1, size)
-            torch.mm(
-                by_heard,
-                turned.reshape(self.hidden, -1),
-                out=table[:used].view(-1, relations * size),
+            heard, updated = (
+                room.heard[layer, : len(by_state)],
+                room.updated[layer, : len(by_state)],
             )
-            table[used] = 0
-            by_state = embedding_bag(edges.told, table, edges.starts, mode="sum")
+            pool = by_pool[:, None, layer * hidden : (layer + 1) * hidden]
+            by_state.view(count, nodes, -1).add_(pool)
+            through = relu_backward(by_state.clone() if self.residual else by_state, updated)
+            by_heard = room.spare[1, : count * nodes]
+            torch.mm(through, weights.update[layer].T, out=by_heard)
+            relu_backward(by_heard, heard)
+            messages = room.rows[layer, : count * nodes * kinds].view(count, nodes * kinds, hidden)
+            by_adjacency += torch.bmm(messages, by_heard.view(count, nodes, -1).mT)
+            weight = weights.hear[layer]
+            size = len(weight)
+            spare = room.rows[-1]
+            table = spare if size == hidden else spare.new_empty(len(spare), size)
+            if kinds:
+                _transform_back(by_heard, weight[:, hidden:], edges.told.rows, table, room.gathered)
+            arrived = by_state
+            if size == hidden and not self.residual:
+                torch.mm(by_heard, weight[:, :hidden].T, out=by_state)
+            else:
+                by_state = by_heard @ weight[:, :hidden].T
+            by_state += embedding_bag(edges.told.indices, table, edges.starts, mode="sum")
             if self.residual and layer:
                 by_state += arrived
-        assert by_state is not None
         self.wiring.spread_features(slopes, by_state.view(count, nodes, -1))
         self.wiring.spread_adjacency(slopes, by_adjacency.flatten(1))
 
@@ -311,9 +343,52 @@ class GraphPotential(BasePotential):
         return scores.detach(), slopes
 
 
+def _transform(state: Tensor, weight: Tensor, rows: Rows | None, out: Tensor, room: Tensor) -> None:
+    """What nodes say along the relations: those of `rows`, or all nodes along all relations."""
+    if rows is None:
+        torch.mm(
+            state,
+            weight,
+            out=out[: weight.shape[1] // out.shape[1] * len(state)].view(len(state), -1),
+        )
+        return
+    gathered = _gather(state, rows, room)
+    parts = weight.split(out.shape[1], dim=1)
+    for columns, some in zip(parts, _spans(rows.counts), strict=True):
+        torch.mm(gathered[some], columns, out=out[some])
+
+
+def _transform_back(
+    gradient: Tensor, weight: Tensor, rows: Rows | None, out: Tensor, room: Tensor
+) -> None:
+    """The same on the way back: gradients by the states of those who were heard."""
+    parts = weight.split(gradient.shape[1], dim=1)
+    if rows is None:
+        told = out[: len(parts) * len(gradient)].view(len(gradient), len(parts), -1)
+        for relation, columns in enumerate(parts):
+            torch.mm(gradient, columns.T, out=told[:, relation])
+        return
+    gathered = _gather(gradient, rows, room)
+    for columns, some in zip(parts, _spans(rows.counts), strict=True):
+        torch.mm(gathered[some], columns.T, out=out[some])
+
+
+def _gather(state: Tensor, rows: Rows, room: Tensor) -> Tensor:
+    if state.shape[1] != room.shape[1]:
+        return state.index_select(0, rows.nodes)
+    return torch.index_select(state, 0, rows.nodes, out=room[: len(rows.nodes)])
+
+
+def _spans(counts: list[int]) -> list[slice]:
+    ends = list(accumulate(counts))
+    return [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+
+
 def relu_backward(gradient: Tensor, activation: Tensor) -> Tensor:
-    """The gradient before a ReLU, given the one behind it and what came out of it."""
-    return torch.ops.aten.threshold_backward(gradient, activation, 0)
+    """The gradient before a ReLU, put in the place of the one behind it."""
+    return torch.ops.aten.threshold_backward.grad_input(
+        gradient, activation, 0, grad_input=gradient
+    )
 
 
 class _Recomputed(torch.autograd.Function):
@@ -330,7 +405,7 @@ class _Recomputed(torch.autograd.Function):
         potential, values, stacks = ctx.potential, ctx.values, ctx.saved_tensors
         gradients = [torch.zeros_like(stack) for stack in stacks]
         sizes = [len(stack) for stack in potential._stacks()]
-        for level, some in potential._batches(values, _ROWS // 2):
+        for level, some in potential._batches(values):
             tensors = [stack[level].detach().requires_grad_() for stack in stacks]
             split = iter(tensors)
             weights = Weights(*([next(split) for _ in range(size)] for size in sizes))

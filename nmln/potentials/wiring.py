@@ -6,28 +6,81 @@ place where a node may hear from a node along the relations of one attribute; it
 the relation that the category of its group says.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64, Integer, UInt8
+from jaxtyping import Float, Int32, Int64, Integer, UInt8
 from torch import Tensor, nn
 
 from nmln.files import InputError
 from nmln.space import Block, Space
+from nmln.types import Values
+
+_CELLS = 2**21  # how many cells are looked at together
+
+
+class Rows(NamedTuple):
+    """The (relation, node) pairs that take part in a batch, relation by relation.
+
+    Most nodes have no neighbour along most relations: what nobody hears need not be computed.
+    """
+
+    nodes: Int64[Tensor, " rows"]
+    counts: list[int]  # of each relation but the self-loop
+
+
+class Bags(NamedTuple):
+    """Which rows each node sums up, as an embedding bag.
+
+    With `rows` they are numbered among those; without, among all (node, relation) pairs.
+    """
+
+    indices: Int32[Tensor, " edges"]
+    rows: Rows | None
 
 
 class Edges(NamedTuple):
-    """What each node hears, as the bags of an embedding bag over (node, relation) rows.
+    """What each node of a batch hears from others, and tells them back of gradients.
 
-    `heard` is for messages, `told` for their gradients; `starts` are the beginnings of the bags. One
-    more row, the last, belongs to every bag: the bias on the way forward, zero on the way back.
+    `all_heard` numbers the same rows among all (node, relation) pairs.
     """
 
-    heard: Int64[Tensor, " edges"]
-    told: Int64[Tensor, " edges"]
-    starts: Int64[Tensor, " nodes"]
+    starts: Int32[Tensor, " nodes"]
+    heard: Bags
+    told: Bags
+    all_heard: Int32[Tensor, " edges"]
+
+
+class _Sources(NamedTuple):
+    """What is heard in each filled cell: relation and node, in which batch."""
+
+    batch: Tensor
+    relation: Tensor
+    node: Tensor
+
+    def among_all(self, kinds: int) -> Int32[Tensor, " edges"]:
+        """Numbers among all (node, relation) pairs."""
+        return (self.node * kinds + self.relation).int()
+
+    def numbered(
+        self, batches: int, kinds: int, nodes: int
+    ) -> tuple[Int32[Tensor, " edges"], list[Rows | None]]:
+        """Numbers among the pairs that occur in each batch, and these pairs."""
+        key = (self.batch * kinds + self.relation) * nodes + self.node
+        taken = torch.zeros(batches * kinds * nodes, dtype=torch.bool, device=key.device)
+        taken[key] = True
+        counts = taken.view(batches, kinds, nodes).sum(2).tolist() if kinds else [[]] * batches
+        before = [0, *accumulate(map(sum, counts))]
+        active = taken.nonzero().squeeze(1).remainder(nodes)
+        number = taken.cumsum(0).index_select(0, key) - 1 - key.new_tensor(before)[self.batch]
+        rows: list[Rows | None] = [
+            Rows(active[before[i] : before[i + 1]], counts[i]) for i in range(batches)
+        ]
+        return number.int(), rows
 
 
 @dataclass(frozen=True)
@@ -52,7 +105,8 @@ class Wiring(nn.Module):
                     f"Use FragmentPotential(space, width={attribute.arity}), which reads any arity."
                 )
         self.space = space
-        self.first_node = {}
+        self._cached_bases: dict[tuple, Tensor] = {}
+        self.first_node: dict[str, int] = {}
         nodes = 0
         for sort, names in space.domain.items():
             self.first_node[sort] = nodes
@@ -90,6 +144,17 @@ class Wiring(nn.Module):
             entries = self.space.entries_of(onehot, block)
             columns = slice(column, column + block.size)
             features[:, self._rows(block), columns] = entries
+        return features
+
+    def features_of(
+        self, worlds: Integer[Tensor, "worlds groups"]
+    ) -> Float[Tensor, "worlds nodes features"]:
+        """The same for worlds as they are, without going through all entries."""
+        features = self.template.repeat(len(worlds), 1, 1)
+        for block, column in self.feature_blocks:
+            part = features[:, self._rows(block), column : column + block.size]
+            chosen = worlds[:, block.groups, None].long()
+            part.scatter_(2, chosen.expand(-1, part.shape[1], -1), 1.0)
         return features
 
     def spread_features(
@@ -137,43 +202,42 @@ class Wiring(nn.Module):
                 directions.append(_Direction(block, other, relation, True))
             relation += len(kept) * (1 if attribute.symmetric else 2)
         self.relations = relation
+        self.codes_are_values = not include_null and all(
+            block.attribute.null == 0 for block in self.space.blocks if block.attribute.arity == 2
+        )
         self.codes = nn.Buffer(torch.from_numpy(codes), persistent=False)
         self.offsets = nn.Buffer(self.space.offsets, persistent=False)
         self._lay_out_cells(directions)
 
     def _lay_out_cells(self, directions: list[_Direction]) -> None:
-        """One list of cells for each node, one after the other: itself, the bias, its neighbours."""
-        nodes, always = np.arange(self.nodes), self.space.groups  # the group that is always on
-        targets, groups = [nodes, nodes], [np.full(self.nodes, always)] * 2
-        bias = np.full(self.nodes, 2**40)  # beyond every row, so that it becomes the last one
-        heard, told = [nodes * self.relations, bias], [nodes * self.relations, bias]
+        """One list of cells for each node, one after the other.
+
+        A source is kept with the first relation of its attribute: the node in the upper half of the
+        number, the relation in the lower, counted without the self-loop.
+        """
+        nodes = np.arange(self.nodes)
+        targets, groups, heard, told = [], [], [], []
         for direction in directions:
             block = direction.block
             table = self.space.table(block.attribute.name)
             rows, columns = np.nonzero(table >= 0)
-            group = table[rows, columns] + block.first_group
             one, other = (self.first_node[sort] for sort in block.attribute.sorts)
             target, source = rows + one, columns + other
             if direction.transposed:
                 target, source = source, target
             targets.append(target)
-            groups.append(group)
-            heard.append(source * self.relations + direction.slot - 1)
-            told.append(source * self.relations + direction.back - 1)
-        order = np.argsort(np.concatenate(targets), kind="stable")
-        target = np.concatenate(targets)[order]
-        tables = {
-            "cell_group": np.concatenate(groups)[order],
-            "cell_heard": np.concatenate(heard)[order],
-            "cell_told": np.concatenate(told)[order],
-            "cell_start": np.searchsorted(target, nodes),
-        }
-        # The first two lists, self-loop and bias, carry code 1 like the first relation of the others.
-        first = np.concatenate([np.ones(2 * self.nodes), np.zeros(len(order) - 2 * self.nodes)])
-        tables["cell_heard"] -= first[order].astype(np.int64)
-        tables["cell_told"] -= first[order].astype(np.int64)
-        for name, table in tables.items():
+            groups.append(table[rows, columns] + block.first_group)
+            heard.append((source << 32) + direction.slot - 1)
+            told.append((source << 32) + direction.back - 1)
+        target = np.concatenate([*targets, nodes[:0]])
+        order = np.argsort(target, kind="stable")
+        tables = {"cell_group": groups, "cell_heard": heard, "cell_told": told}
+        for name, parts in tables.items():
+            table = np.concatenate([*parts, nodes[:0]])[order]
             setattr(self, name, nn.Buffer(torch.from_numpy(table), persistent=False))
+        starts = torch.from_numpy(np.searchsorted(target[order], nodes))
+        self.cell_start = nn.Buffer(starts, persistent=False)
+        self.directed = any(direction.slot != direction.back for direction in directions)
         self._lay_out_places()
 
     cell_group: Int64[Tensor, " cells"]
@@ -181,23 +245,102 @@ class Wiring(nn.Module):
     cell_told: Int64[Tensor, " cells"]
     cell_start: Int64[Tensor, " nodes"]
 
-    def edges(self, values: Integer[Tensor, "worlds groups"]) -> Edges:
-        """The edges of a batch of worlds."""
-        worlds, cells = len(values), len(self.cell_group)
-        codes = values.new_ones(worlds, self.space.groups + 1, dtype=torch.uint8)
-        codes[:, :-1] = self.codes[values + self.offsets]
-        filled: UInt8[Tensor, " all"] = codes.index_select(1, self.cell_group).view(-1)
-        at = filled.nonzero().squeeze(1)
-        world = at.div(cells, rounding_mode="floor")
-        cell = at - world * cells
-        shift = world.mul_(self.nodes * self.relations).add_(filled[at])
-        last = worlds * self.nodes * self.relations
-        starts = torch.arange(0, worlds * cells, cells, device=values.device)[:, None]
-        return Edges(
-            (shift + self.cell_heard[cell]).clamp_(max=last),
-            (shift + self.cell_told[cell]).clamp_(max=last),
-            torch.searchsorted(at, (starts + self.cell_start).view(-1)),
-        )
+    def batches(
+        self, values: Values, size: int, compact: bool
+    ) -> Iterator[tuple[int, slice, Edges]]:
+        """The edges of all worlds, level by level in batches of at most `size` chains.
+
+        With `compact`, rows that nobody hears are left out, which costs time here and saves it later.
+        Looks at as many worlds at once as makes sense, because many small steps cost more than a few
+        large ones.
+        """
+        levels, chains, _ = values.shape
+        room = max(1, _CELLS // (max(1, len(self.cell_group)) * size))
+        for first in range(0, chains, room * size):
+            some = values[:, first : first + room * size]
+            together = max(1, room * size // some.shape[1])
+            for level in range(0, levels, together):
+                yield from self._run(some[level : level + together], size, level, first, compact)
+
+    def _run(
+        self, values: Values, size: int, first_level: int, first_chain: int, compact: bool
+    ) -> Iterator[tuple[int, slice, Edges]]:
+        levels, chains, _ = values.shape
+        worlds = values.reshape(levels * chains, -1)
+        codes = worlds if self.codes_are_values else self.codes[worlds + self.offsets]
+        filled = codes.gather(1, self.cell_group.expand(len(worlds), -1))
+        at = filled.view(-1).nonzero().squeeze(1)
+        code = filled.view(-1).index_select(0, at).long().sub_(1)
+        starts = torch.nn.functional.pad(self._count_heard(filled).cumsum(0), (1, 0))
+        cuts = [(lvl, chain) for lvl in range(levels) for chain in range(0, chains, size)]
+        bounds = starts[[(lvl * chains + chain) * self.nodes for lvl, chain in cuts]].tolist()
+        bounds.append(len(at))
+
+        heard = self._sources(at, code, levels, chains, size, self.cell_heard)
+        told = heard
+        if self.directed:
+            told = self._sources(at, code, levels, chains, size, self.cell_told)
+        all_heard = heard.among_all(self.relations - 1)
+        if compact:
+            heard_bags, heard_rows = heard.numbered(
+                len(cuts), self.relations - 1, size * self.nodes
+            )
+            told_bags, told_rows = heard_bags, heard_rows
+            if self.directed:
+                told_bags, told_rows = told.numbered(
+                    len(cuts), self.relations - 1, size * self.nodes
+                )
+        else:
+            heard_bags, heard_rows = all_heard, [None] * len(cuts)
+            told_bags = told.among_all(self.relations - 1) if self.directed else all_heard
+            told_rows = heard_rows
+        for index, (level, chain) in enumerate(cuts):
+            stop = min(chains, chain + size)
+            first, last = ((level * chains + c) * self.nodes for c in (chain, stop))
+            low, high = bounds[index], bounds[index + 1]
+            yield (
+                first_level + level,
+                slice(first_chain + chain, first_chain + stop),
+                Edges(
+                    (starts[first:last] - low).int(),
+                    Bags(heard_bags[low:high], heard_rows[index]),
+                    Bags(told_bags[low:high], told_rows[index]),
+                    all_heard[low:high],
+                ),
+            )
+
+    def _sources(
+        self, at: Tensor, code: Tensor, levels: int, chains: int, size: int, cells: Tensor
+    ) -> "_Sources":
+        """Batch, relation and node of what stands in each filled cell."""
+        base = self._base(levels, chains, size).index_select(0, at)
+        source = cells.index_select(0, at.remainder(max(1, len(cells))))
+        low = 2**32 - 1
+        return _Sources(base >> 32, (source & low) + code, (base & low) + (source >> 32))
+
+    def _count_heard(self, filled: UInt8[Tensor, "worlds cells"]) -> Int64[Tensor, " nodes"]:
+        """How many cells of each node are filled."""
+        cells = filled.shape[1]
+        if not cells:
+            return self.cell_start.new_zeros(len(filled) * self.nodes)
+        if cells % self.nodes == 0 and bool((self.cell_start.diff() == cells // self.nodes).all()):
+            return filled.view(-1, cells // self.nodes).ne(0).sum(1)
+        ends = torch.cat([self.cell_start[1:], self.cell_start.new_tensor([cells])])
+        totals = torch.nn.functional.pad(filled.ne(0).cumsum(1), (1, 0))
+        return (totals[:, ends] - totals[:, self.cell_start]).view(-1)
+
+    def _base(self, levels: int, chains: int, size: int) -> Int64[Tensor, " cells"]:
+        """For every cell of every world: its batch (upper half), and the world's first node in it."""
+        key = (levels, chains, size, self.cell_group.device)
+        if key not in self._cached_bases:
+            chain = torch.arange(chains, device=self.cell_group.device)
+            per_level = -(-chains // size)
+            batch = torch.arange(levels, device=chain.device)[:, None] * per_level + chain // size
+            base = (batch << 32) + (chain % size) * self.nodes
+            while len(self._cached_bases) >= 4:
+                self._cached_bases.pop(next(iter(self._cached_bases)))
+            self._cached_bases[key] = base.view(-1).repeat_interleave(len(self.cell_group))
+        return self._cached_bases[key]
 
     # The same edges as a dense tensor, differentiable in the entries.
 
@@ -211,7 +354,8 @@ class Wiring(nn.Module):
         entry = self.space.offsets[self.cell_group[cell]] + torch.arange(len(cell)) - before
         code = self.codes[entry].long()
         node = torch.searchsorted(self.cell_start, torch.arange(cells), right=True) - 1
-        place = node[cell] * self.nodes * self.relations + self.cell_heard[cell] + code
+        source, kind = self.cell_heard[cell] >> 32, (self.cell_heard[cell] & (2**32 - 1)) + code
+        place = (node[cell] * self.nodes + source) * self.relations + kind
         entry, place = entry[code > 0], place[code > 0]
 
         zero, one = entries, entries + 1
@@ -223,9 +367,14 @@ class Wiring(nn.Module):
         order = entry.argsort(stable=True)
         known, counts = entry[order].unique_consecutive(return_counts=True)
         first = counts.cumsum(0) - counts
+        # The gradient comes without the self-loop, and turned: (source, relation, target).
+        target = place.div(self.nodes * self.relations, rounding_mode="floor")
+        source = place.div(self.relations, rounding_mode="floor").remainder(self.nodes)
+        kind = place.remainder(self.relations) - 1
+        turned = (source * (self.relations - 1) + kind) * self.nodes + target
         self.placed = nn.Buffer(known, persistent=False)
-        self.place_one = nn.Buffer(place[order][first], persistent=False)
-        self.place_two = nn.Buffer(place[order][first + counts - 1], persistent=False)
+        self.place_one = nn.Buffer(turned[order][first], persistent=False)
+        self.place_two = nn.Buffer(turned[order][first + counts - 1], persistent=False)
         self.place_share = nn.Buffer(counts.float() / 2, persistent=False)
 
     def adjacency(
@@ -242,7 +391,7 @@ class Wiring(nn.Module):
         slopes: Float[Tensor, "worlds entries"],
         gradient: Float[Tensor, "worlds places"],
     ) -> None:
-        """Write the gradient by A into the slopes: the transpose of `adjacency`.
+        """Write the gradient by A, laid out as (u, r, v), into the slopes.
 
         An entry stands at two places, or (a symmetric pair with itself) at one, taken twice by half.
         """

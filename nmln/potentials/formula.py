@@ -1,0 +1,115 @@
+"""The formula potential: weighted first-order logic, so that a Markov logic network is a model."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nmln.files import InputError
+from nmln.logic import WeightedFormula, expand_templates, resolve
+from nmln.potentials.base import BasePotential
+from nmln.potentials.grounding import Grounding
+from nmln.space import Space
+from nmln.types import Scores, Slopes, Values
+
+
+class FormulaPotential(BasePotential):
+    """The sum over formulas of weight times number of true groundings.
+
+    Weights are parameters, one for every level and formula; a formula without a weight starts at 0.
+    A world that violates a hard formula scores minus infinity. `strengths` scales every level: at a
+    level of strength s below 1 weights count s times, and a hard formula costs s times `penalty` for
+    every violated grounding instead, so that chains can cross there.
+
+    Slopes are those of the multilinear extension, and so exact: the slope of a category, less that of
+    the current one, is the change in score when the group is set to it. Where a hard formula gives
+    minus infinity it adds nothing to the slopes.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        formulas: Sequence[WeightedFormula],
+        levels: int = 1,
+        *,
+        strengths: Sequence[float] | None = None,
+        penalty: float = 10.0,
+    ) -> None:
+        super().__init__(space, levels)
+        strengths = [1.0] * levels if strengths is None else list(strengths)
+        if len(strengths) != levels or not all(0 <= s <= 1 for s in strengths):
+            raise InputError(
+                f"strengths are one number from 0 to 1 for each of the {levels} levels, but these are "
+                f"{strengths}."
+            )
+        if not 0 < penalty < float("inf"):
+            raise InputError(f"a penalty must be positive and finite, but is {penalty}.")
+        expanded = [one for formula in formulas for one in self._expand(formula)]
+        self.soft = [one for one in expanded if not one.hard]
+        self.hard = [one for one in expanded if one.hard]
+        self._soft = [Grounding(one.formula, space) for one in self.soft]
+        self._hard = [Grounding(one.formula, space) for one in self.hard]
+        start = torch.tensor([one.weight or 0.0 for one in self.soft])
+        self.weights = nn.Parameter(start.repeat(levels, 1))
+        self.strengths = nn.Buffer(torch.tensor(strengths), persistent=False)
+        self.penalty = penalty
+
+    def _expand(self, formula: WeightedFormula) -> list[WeightedFormula]:
+        sorted_ = resolve(formula.formula, self.space.language, self.space.domain)
+        whole = WeightedFormula(sorted_, formula.weight, formula.hard, formula.templates)
+        return expand_templates(whole, self.space.language, self.space.domain)
+
+    def counts(self, values: Values) -> Float[Tensor, "levels chains formulas"]:
+        """The number of true groundings of every soft formula."""
+        return self._count(self._soft, values)
+
+    def violations(self, values: Values) -> Float[Tensor, "levels chains formulas"]:
+        """The number of false groundings of every hard formula."""
+        whole = torch.tensor([grounding.count for grounding in self._hard], device=values.device)
+        return whole - self._count(self._hard, values)
+
+    @torch.no_grad()
+    def _count(self, groundings: list[Grounding], values: Values) -> Tensor:
+        worlds = values.flatten(0, 1)
+        found = [grounding.counts(worlds) for grounding in groundings]
+        counts = torch.stack(found, 1) if found else worlds.new_zeros(len(worlds), 0)
+        return counts.to(self.weights.dtype).unflatten(0, values.shape[:2])
+
+    def evaluate(self, values: Values) -> Scores:
+        strengths = self.strengths.to(self.weights.dtype)
+        scaled = self.weights * strengths[:, None]
+        scores = torch.einsum("lcf,lf->lc", self.counts(values), scaled)
+        if not self._hard:
+            return scores
+        violations = self.violations(values).sum(-1)
+        mild = scores - self.penalty * strengths[:, None] * violations
+        forbidden = (violations > 0) & (strengths == 1)[:, None]
+        return mild.masked_fill(forbidden, float("-inf"))
+
+    @torch.no_grad()
+    def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
+        dtype, chains = self.weights.dtype, values.shape[1]
+        worlds = values.flatten(0, 1)
+        slopes = torch.zeros(len(worlds), self.space.entries, dtype=dtype, device=values.device)
+        strengths = self.strengths.to(dtype)
+        for index, grounding in enumerate(self._soft):
+            weight = self.weights[:, index] * strengths
+            grounding.add_differences(worlds, weight.repeat_interleave(chains), slopes)
+        mild = self.penalty * strengths * (strengths < 1)
+        if bool((mild > 0).any()):
+            for grounding in self._hard:
+                grounding.add_differences(worlds, mild.repeat_interleave(chains), slopes)
+        return self.evaluate(values), slopes.unflatten(0, values.shape[:2])
+
+
+def constraint(
+    space: Space, formulas: Sequence[WeightedFormula], levels: int, penalty: float = 10.0
+) -> FormulaPotential:
+    """Formulas that steer a trained model: in full at the target, weaker the noisier the level.
+
+    Level i of N has strength (i + 1) / N: the target obeys hard formulas strictly, noisier levels
+    pay for violations and can cross.
+    """
+    strengths = [(level + 1) / levels for level in range(levels)]
+    return FormulaPotential(space, formulas, levels, strengths=strengths, penalty=penalty)

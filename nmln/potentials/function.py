@@ -1,0 +1,79 @@
+"""Potentials of your own: a plain function of one-hot tensors, or of values."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from nmln.files import InputError
+from nmln.potentials.base import BasePotential, NeuralPotential, alternatives
+from nmln.space import Space
+from nmln.types import OneHot, Scores, Slopes, Values
+
+
+class OneHotPotential(NeuralPotential):
+    """A differentiable function of one-hot tensors (levels, chains, entries) to scores.
+
+        potential = OneHotPotential(space, lambda onehot: onehot @ weights)
+
+    A function that is the same at every level can ignore the first axis.
+    """
+
+    def __init__(self, space: Space, function: Callable[[Tensor], Tensor], levels: int = 1) -> None:
+        super().__init__(space, levels)
+        self.function = function
+
+    def forward(self, onehot: OneHot) -> Scores:
+        return checked_scores(self.function(onehot), onehot.shape[:2])
+
+
+class ValuesPotential(BasePotential):
+    """Any function of values (levels, chains, groups) to scores, differentiable or not.
+
+        potential = ValuesPotential(space, lambda values: -(values > 0).sum(-1).float())
+
+    Slopes are the exact differences to every world that differs in one group: as many evaluations as
+    there are entries.
+    """
+
+    def __init__(self, space: Space, function: Callable[[Tensor], Tensor], levels: int = 1) -> None:
+        super().__init__(space, levels)
+        self.function = function
+
+    def evaluate(self, values: Values) -> Scores:
+        return checked_scores(self.function(values), values.shape[:2])
+
+    @torch.no_grad()
+    def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
+        scores = self.evaluate(values)
+        return scores, exact_differences(self, values, scores)
+
+
+def exact_differences(potential: BasePotential, values: Values, scores: Scores) -> Slopes:
+    """How much the score changes when one group is set to one category; finite parts only."""
+    space = potential.space
+    slopes = torch.zeros(*values.shape[:2], space.entries, dtype=scores.dtype, device=values.device)
+    for group in range(space.groups):
+        chosen = torch.full(values.shape[:2], group, device=values.device)
+        edited, _ = alternatives(space, values, chosen)
+        size = int(space.sizes[group])
+        worlds = edited[:, :, :size].flatten(1, 2)
+        changed = potential.evaluate(worlds).unflatten(1, (-1, size)) - scores[..., None]
+        first = int(space.offsets[group])
+        slopes[..., first : first + size] = changed.nan_to_num(0.0, 0.0, 0.0)
+    return slopes
+
+
+def checked_scores(scores: Tensor, shape: torch.Size) -> Scores:
+    """What a user's function returned, if it is what it should be."""
+    if not isinstance(scores, Tensor) or scores.shape != shape or not scores.is_floating_point():
+        found = (
+            f"{scores.dtype} of shape {tuple(scores.shape)}"
+            if isinstance(scores, Tensor)
+            else type(scores).__name__
+        )
+        raise InputError(
+            f"your function must return floating-point scores of shape (levels, chains) = "
+            f"{tuple(shape)}, but it returned {found}."
+        )
+    return scores
