@@ -34,6 +34,7 @@ test-all: lint ## all checks
 
 bench: $(READY) ## measure speed as ratios in one run
 	$(BIN)/python -m benchmarks.worlds
+	$(BIN)/python -m benchmarks.energy
 
 docs: $(READY) ## build the pages into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site

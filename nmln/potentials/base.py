@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from itertools import pairwise
 
 import torch
-from jaxtyping import Bool, Float, Integer
+from jaxtyping import Float, Int64, Integer
 from torch import Tensor, nn
 
 from nmln.files import InputError
@@ -54,10 +54,20 @@ class BasePotential(nn.Module, ABC):
         """Scores and slopes of worlds that have passed the checks."""
 
     def evaluate_alternatives(self, values: Values, groups: Groups) -> Alternatives:
-        """The score of every category of one group per chain, each world scored anew."""
-        edited, exists = alternatives(self.space, values, groups)
-        scores = self.evaluate(edited.flatten(1, 2)).unflatten(1, exists.shape[1:])
-        return torch.where(exists, scores, float("-inf"))
+        """The score of every category of one group per chain: each changed world scored once."""
+        edited, place = changed_worlds(self.space, values, groups)
+        scores = self.evaluate(torch.cat([values, edited], dim=1))
+        chains = values.shape[1]
+        most = int(self.space.sizes.max())
+        found = scores.new_full((*values.shape[:2], most), float("-inf")).flatten(1)
+        now = values.gather(2, groups[..., None]).squeeze(2).long()
+        own = torch.arange(chains, device=values.device) * most + now
+        found = found.scatter(1, own, scores[:, :chains])
+        # Padding repeats the first world as it is, and so writes what stands there already.
+        padding = place < 0
+        place = torch.where(padding, own[:, :1], place)
+        changed = torch.where(padding, scores[:, :1], scores[:, chains:])
+        return found.scatter(1, place, changed).unflatten(1, (chains, most))
 
     def score(self, values: Values) -> Scores:
         self._check_shape(values)
@@ -132,22 +142,29 @@ class NeuralPotential(BasePotential):
         return torch.cat(scores, dim=1), torch.cat(slopes, dim=1)
 
 
-def alternatives(
+def changed_worlds(
     space: Space, values: Values, groups: Groups
-) -> tuple[Integer[Tensor, "levels chains most groups"], Bool[Tensor, "levels chains most"]]:
-    """Every world with one group per chain set to each category, and which of them exist.
+) -> tuple[Integer[Tensor, "levels edits groups"], Int64[Tensor, "levels edits"]]:
+    """Every world with its chosen group set to each other category, and the place of its score.
 
-    Categories beyond the size of a group repeat the world as it is.
+    The place is chain times the largest size, plus category. Levels with fewer changes are filled up
+    with their first world as it is, at place -1.
     """
     most = int(space.sizes.max())
-    sizes = space.sizes.to(values.device)[groups]
     category = torch.arange(most, device=values.device)
-    exists = category < sizes[..., None]
-    edited = values[:, :, None].repeat(1, 1, most, 1)
-    current = values.gather(2, groups[..., None]).long()
-    chosen = torch.where(exists, category, current).to(values.dtype)
-    edited.scatter_(3, groups[:, :, None, None].expand(-1, -1, most, 1), chosen[..., None])
-    return edited, exists
+    now = values.gather(2, groups[..., None])
+    other = (category < space.sizes.to(values.device)[groups][..., None]) & (category != now)
+    counts = other.flatten(1).sum(1)
+    edits = int(counts.max()) if counts.numel() else 0
+    place = torch.full((len(values), edits), -1, device=values.device)
+    level, at = other.flatten(1).nonzero().T
+    rank = torch.arange(len(at), device=values.device) - (counts.cumsum(0) - counts)[level]
+    place[level, rank] = at
+    chain = place.clamp(min=0).div(most, rounding_mode="floor")
+    edited = values.gather(1, chain[..., None].expand(-1, -1, space.groups))
+    group = groups.gather(1, chain)[..., None]
+    chosen = torch.where(place[..., None] < 0, edited.gather(2, group), place[..., None] % most)
+    return edited.scatter(2, group, chosen.to(values.dtype)), place
 
 
 def uniform_weights(

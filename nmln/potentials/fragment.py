@@ -61,7 +61,7 @@ def _distinct_tuples(places: list[tuple[str, int]]) -> tuple[np.ndarray, tuple[i
         for place in earlier:
             free[np.arange(len(tuples)), tuples[:, place]] = False
         grid.append(max(0, count - len(earlier)))
-        chosen = choices[free].reshape(len(tuples), -1)
+        chosen = choices[free].reshape(len(tuples), grid[-1])
         tuples = np.concatenate(
             [tuples.repeat(chosen.shape[1], axis=0), chosen.reshape(-1, 1)], axis=1
         )

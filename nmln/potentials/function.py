@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from nmln.files import InputError
-from nmln.potentials.base import BasePotential, NeuralPotential, alternatives
+from nmln.potentials.base import BasePotential, NeuralPotential
 from nmln.space import Space
 from nmln.types import OneHot, Scores, Slopes, Values
 
@@ -55,12 +55,9 @@ def exact_differences(potential: BasePotential, values: Values, scores: Scores) 
     slopes = torch.zeros(*values.shape[:2], space.entries, dtype=scores.dtype, device=values.device)
     for group in range(space.groups):
         chosen = torch.full(values.shape[:2], group, device=values.device)
-        edited, _ = alternatives(space, values, chosen)
-        size = int(space.sizes[group])
-        worlds = edited[:, :, :size].flatten(1, 2)
-        changed = potential.evaluate(worlds).unflatten(1, (-1, size)) - scores[..., None]
-        first = int(space.offsets[group])
-        slopes[..., first : first + size] = changed.nan_to_num(0.0, 0.0, 0.0)
+        first, size = int(space.offsets[group]), int(space.sizes[group])
+        found = potential.evaluate_alternatives(values, chosen)[..., :size] - scores[..., None]
+        slopes[..., first : first + size] = found.nan_to_num(0.0, 0.0, 0.0)
     return slopes
 
 

@@ -46,7 +46,8 @@ class Bags(NamedTuple):
 class Edges(NamedTuple):
     """What each node of a batch hears from others, and tells them back of gradients.
 
-    `all_heard` numbers the same rows among all (node, relation) pairs.
+    `starts` is where the bag of every node begins. `all_heard` numbers the heard rows among all
+    (node, relation) pairs.
     """
 
     starts: Int32[Tensor, " nodes"]

@@ -73,7 +73,7 @@ class Case:
 def formula_potential(space: Space, rng: Generator) -> BasePotential:
     potential = FormulaPotential(space, FORMULAS, LEVELS)
     with torch.no_grad():
-        potential.weights += torch.randn(potential.weights.shape, generator=rng)
+        potential.weights.add_(torch.randn(potential.weights.shape, generator=rng))
     return potential
 
 
@@ -252,12 +252,11 @@ def test_a_total_and_a_tempered_potential_add_up(case: Case) -> None:
     if isinstance(potential, TotalPotential):
         found = [part.score_and_slopes(values) for part, _, _ in potential._each()]
         betas = [beta.detach() for beta in potential.betas]
-        assert torch.allclose(
-            scores, sum(b[:, None] * f[0] for b, f in zip(betas, found, strict=True))
-        )
-        assert torch.allclose(
-            slopes, sum(b[:, None, None] * f[1] for b, f in zip(betas, found, strict=True))
-        )
+        for beta, (part_scores, part_slopes) in zip(betas, found, strict=True):
+            scores = scores - beta[:, None] * part_scores
+            slopes = slopes - beta[:, None, None] * part_slopes
+        assert torch.allclose(scores, torch.zeros_like(scores), atol=1e-9)
+        assert torch.allclose(slopes, torch.zeros_like(slopes), atol=1e-9)
     if isinstance(potential, TemperedPotential):
         for level, temperature in enumerate((3.0, 1.0)):
             one = potential.potential.score_and_slopes(values[level : level + 1])
