@@ -23,6 +23,17 @@ _HOMES = {
     "Evidence": "evidence",
     "Ladder": "noise",
     "corrupt": "noise",
+    "FormulaPotential": "potentials.formula",
+    "constraint": "potentials.formula",
+    "FragmentPotential": "potentials.fragment",
+    "DeepSetPotential": "potentials.fragment",
+    "GraphPotential": "potentials.graph",
+    "ImagePotential": "potentials.image",
+    "OneHotPotential": "potentials.function",
+    "ValuesPotential": "potentials.function",
+    "QuantifiedPotential": "potentials.quantified",
+    "TemperedPotential": "potentials.tempered",
+    "TotalPotential": "potentials.total",
     "InputError": "files",
     "read_db": "formats.db",
     "read_evidence": "formats.db",
@@ -58,6 +69,17 @@ if TYPE_CHECKING:
     from nmln.logic import Literal as Literal
     from nmln.noise import Ladder as Ladder
     from nmln.noise import corrupt as corrupt
+    from nmln.potentials.formula import FormulaPotential as FormulaPotential
+    from nmln.potentials.formula import constraint as constraint
+    from nmln.potentials.fragment import DeepSetPotential as DeepSetPotential
+    from nmln.potentials.fragment import FragmentPotential as FragmentPotential
+    from nmln.potentials.function import OneHotPotential as OneHotPotential
+    from nmln.potentials.function import ValuesPotential as ValuesPotential
+    from nmln.potentials.graph import GraphPotential as GraphPotential
+    from nmln.potentials.image import ImagePotential as ImagePotential
+    from nmln.potentials.quantified import QuantifiedPotential as QuantifiedPotential
+    from nmln.potentials.tempered import TemperedPotential as TemperedPotential
+    from nmln.potentials.total import TotalPotential as TotalPotential
     from nmln.space import Space as Space
     from nmln.space import measure as measure
     from nmln.worlds import from_atoms as from_atoms

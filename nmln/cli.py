@@ -123,23 +123,20 @@ def _show_outcome(outcome: "Outcome") -> None:
         )
     console.print(Columns(panels))
 
-    table = Table(title="\nWhat corruption does", title_justify="left")
-    for name in (
-        "level",
-        "rate",
-        "groups changed",
-        "expected",
-        "untouched",
-        "expected",
-        "swaps, at least",
-    ):
+    table = Table(title="\nWhat corruption does", title_justify="left", caption_justify="left")
+    for name in ("level", "rate", "changed", "exact", "whole", "exact", "swaps ≥", "score"):
         table.add_column(name, justify="right")
+    table.caption = (
+        "changed: groups a copy; whole: copies without a change; swaps: worst-case bound with the "
+        "next level; score: mean over the copies of the sum of weight times true groundings"
+    )
     for number, level in enumerate(outcome.levels):
         bound = "" if level.swap_bound is None else f"{level.swap_bound:.0%}"
         table.add_row(
             str(number), f"{level.rate:g}",
             f"{level.changed:.3f}", f"{level.changed_expected:.3f}",
             f"{level.untouched:.1%}", f"{level.untouched_expected:.1%}", bound,
+            f"{level.score:.2f}",
         )  # fmt: skip
     console.print(table)
     typer.echo("\nWritten: " + ", ".join(map(str, outcome.written)))

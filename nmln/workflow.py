@@ -22,6 +22,7 @@ from nmln.formats.mln import Program, read_mln
 from nmln.formats.triples import read_triples
 from nmln.language import Attribute
 from nmln.noise import Ladder, acceptance_bound
+from nmln.potentials.formula import FormulaPotential
 from nmln.space import Space
 from nmln.types import Worlds
 
@@ -36,6 +37,7 @@ class Level:
     untouched: float  # share of the copies
     untouched_expected: float
     swap_bound: float | None  # with the next level, by the paper's worst-case bound
+    score: float  # of the program's weighted formulas, mean over the copies
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,10 @@ def run(output: Path, rates: tuple[float, ...], copies: int, seed: int) -> Outco
     program, space, worlds = builtin("smokers")
     rng = torch.Generator().manual_seed(seed)
     corrupted = ladder.corrupt(space, worlds[:1].expand(copies, -1), rng)
-    levels = tuple(_measure(space, worlds[0], corrupted, ladder))
+    formulas = FormulaPotential(space, program.formulas, len(ladder))
+    with torch.no_grad():
+        scores = formulas.score(corrupted).double().mean(1).tolist()
+    levels = tuple(_measure(space, worlds[0], corrupted, ladder, scores))
     write_db(output / "corrupted.db", space, corrupted[:, 0])
     write_lines(output / "levels.csv", _table(levels))
     summary = {
@@ -80,7 +85,9 @@ def run(output: Path, rates: tuple[float, ...], copies: int, seed: int) -> Outco
     return Outcome(program, space, worlds[0], levels, corrupted[:, 0], written)
 
 
-def _measure(space: Space, world: Worlds, corrupted: Worlds, ladder: Ladder) -> Iterator[Level]:
+def _measure(
+    space: Space, world: Worlds, corrupted: Worlds, ladder: Ladder, scores: list[float]
+) -> Iterator[Level]:
     free = int((space.sizes > 1).sum())
     for level, rate in enumerate(ladder):
         changed = (corrupted[level] != world).sum(-1).double()
@@ -92,6 +99,7 @@ def _measure(space: Space, world: Worlds, corrupted: Worlds, ladder: Ladder) -> 
             untouched=(changed == 0).double().mean().item(),
             untouched_expected=(1 - rate) ** free,
             swap_bound=None if below is None else acceptance_bound(free, rate, below),
+            score=scores[level],
         )
 
 
