@@ -1,7 +1,8 @@
 """How fast the graph potential is: `python -m benchmarks.energy`.
 
 All ratios come from one run on one thread. The rate counts the floating-point work of the weight
-products of the network as it is written down, and is compared with that of a large matrix product.
+products of the network as it is written down, and is compared with that of a large matrix product; rows
+that no node hears are skipped, so the rate by executed work is told beside it.
 """
 
 import subprocess
@@ -78,8 +79,8 @@ def rates() -> list[Ratio]:
         ("paper", 10, False, 0.75, 2.6),
         ("paper", 20, False, 0.75, 2.6),
         ("small", 10, False, 0.6, 2.6),
-        ("paper", 10, True, 0.0, 0.0),
-        ("small", 10, True, 0.0, 0.0),
+        ("paper", 10, True, None, None),
+        ("small", 10, True, None, None),
     ):
         potential, values = prepare(preset, nodes, dense)
         times = 1 if preset == "paper" else 8  # a short piece of work is timed in a row
@@ -94,9 +95,27 @@ def rates() -> list[Ratio]:
         name = f"{preset}, {nodes} nodes{', uniform worlds' if dense else ''}"
         reached = work / score / (2 * LARGE**3 / product)
         found.append(Ratio(f"{name}: rate of score / of a matrix product", reached, rate, False))
-        if ratio:
+        done = executed(potential, values) / work
+        if done < 1:
+            found.append(Ratio(f"{name}: the same, counting executed work only", reached * done))
+        if ratio is not None:
             found.append(Ratio(f"{name}: score_and_slopes / score", slopes / score, ratio))
     return found
+
+
+def executed(potential: GraphPotential, values: Tensor) -> int:
+    """Floating-point operations of the weight products that are not skipped."""
+    if not potential._compact:
+        return potential.weight_products() * values.shape[0] * values.shape[1]
+    all_rows = values.shape[0] * values.shape[1] * potential.wiring.nodes
+    all_rows *= potential.wiring.relations - 1
+    rows = 0
+    for _, _, edges in potential.wiring.batches(values, potential._batch_size(values), True):
+        assert edges.heard.rows is not None
+        rows += len(edges.heard.rows.nodes)
+    inputs = potential.wiring.features + (potential.layers - 1) * potential.hidden
+    skipped = 2 * (all_rows - rows) * inputs * potential.hidden
+    return potential.weight_products() * values.shape[0] * values.shape[1] - skipped
 
 
 @torch.no_grad()
@@ -147,7 +166,8 @@ def processes() -> list[Ratio]:
             worker.stdin.flush()
         return sum(float(worker.communicate()[0]) for worker in workers)
 
-    return [Ratio("paper, 10 nodes: two processes / one", run(2) / run(1), 1.7, False)]
+    one, two, again = run(1), run(2), run(1)
+    return [Ratio("paper, 10 nodes: two processes / one", two / max(one, again), 1.7, False)]
 
 
 def main() -> None:

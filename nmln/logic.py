@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import isfinite
 from typing import NamedTuple
 
 from nmln.files import InputError
@@ -190,6 +191,10 @@ class WeightedFormula:
         if self.hard and self.weight is not None:
             raise InputError(
                 "a hard formula (one that ends in '.') has no weight. Drop the weight or the '.'."
+            )
+        if self.weight is not None and not isfinite(self.weight):
+            raise InputError(
+                f"a weight must be finite, but is {self.weight}. For a hard formula, end it with '.'."
             )
 
     def __str__(self) -> str:

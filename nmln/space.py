@@ -274,7 +274,8 @@ class Space:
         key = (block.attribute.name, device)
         if key not in self._indices:
             table = self.table(block.attribute.name).flatten()
-            self._indices[key] = torch.from_numpy(table).to(device)
+            with torch.inference_mode(False):  # what is kept must serve outside of it too
+                self._indices[key] = torch.from_numpy(table).to(device)
         return self._indices[key]
 
     def pack(self, values: Worlds) -> UInt8[Tensor, "*batch bytes"]:

@@ -21,6 +21,16 @@ def test_every_public_name_is_there() -> None:
             'nmln.Space(nmln.Language(nmln.predicate("p", "a")), {"a": (1, 2)})',
             "constants are strings, but the sort a has 1. Convert them with str()",
         ),
+        (
+            's = nmln.Space(nmln.Language(nmln.predicate("p", "a")), {"a": 2});'
+            "nmln.GraphPotential(s, 1).score(s.enumerate()[None].float())",
+            "values are integers, one category per group, but these are torch.float32",
+        ),
+        (
+            's = nmln.Space(nmln.Language(nmln.predicate("p", "a")), {"a": 2});'
+            "v = s.enumerate()[None]; nmln.GraphPotential(s, 1).score_alternatives(v, v[0].long())",
+            "in the shape (levels, chains) = (1, 4); given: (4, 2)",
+        ),
     ],
 )
 def test_types_that_only_a_type_checker_would_catch_are_named(code: str, message: str) -> None:

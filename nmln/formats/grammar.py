@@ -2,7 +2,6 @@
 
 import re
 from functools import cache
-from math import isfinite
 from typing import Any
 
 from lark import Lark, Transformer, v_args
@@ -190,10 +189,6 @@ class _Builder(Transformer):
 
     def weighted(self, *parts: Any) -> WeightedFormula:
         weight = next((float(p) for p in parts if getattr(p, "type", "") == "WEIGHT"), None)
-        if weight is not None and not isfinite(weight):
-            raise InputError(
-                "a weight must be finite. For a hard formula, end it with '.' instead."
-            )
         hard = any(getattr(p, "type", "") == "STOP" for p in parts)
         formula = next(part for part in parts if not hasattr(part, "type"))
         return WeightedFormula(formula, weight, hard, tuple(self.templates))

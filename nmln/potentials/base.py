@@ -57,37 +57,41 @@ class BasePotential(nn.Module, ABC):
         """The score of every category of one group per chain: each changed world scored once."""
         edited, place = changed_worlds(self.space, values, groups)
         scores = self.evaluate(torch.cat([values, edited], dim=1))
-        chains = values.shape[1]
-        most = int(self.space.sizes.max())
-        found = scores.new_full((*values.shape[:2], most), float("-inf")).flatten(1)
+        chains, most = values.shape[1], int(self.space.sizes.max())
         now = values.gather(2, groups[..., None]).squeeze(2).long()
         own = torch.arange(chains, device=values.device) * most + now
-        found = found.scatter(1, own, scores[:, :chains])
-        # Padding repeats the first world as it is, and so writes what stands there already.
-        padding = place < 0
-        place = torch.where(padding, own[:, :1], place)
-        changed = torch.where(padding, scores[:, :1], scores[:, chains:])
-        return found.scatter(1, place, changed).unflatten(1, (chains, most))
+        # What only fills up a level goes into a last column, which is dropped.
+        found = scores.new_full((len(values), chains * most + 1), float("-inf"))
+        found = found.scatter(1, torch.cat([own, place], dim=1), scores)
+        return found[:, :-1].unflatten(1, (chains, most))
 
     def score(self, values: Values) -> Scores:
-        self._check_shape(values)
+        self._check_values(values)
         scores = self.evaluate(values)
         self._check_scores(scores, values)
         return scores
 
     def score_and_slopes(self, values: Values) -> tuple[Scores, Slopes]:
-        self._check_shape(values)
+        self._check_values(values)
         scores, slopes = self.evaluate_with_slopes(values)
         self._check_scores(scores, values)
+        self._check_scores(slopes.sum(-1), values, "slopes that sum to ")
         return scores, slopes
 
     def score_alternatives(self, values: Values, groups: Groups) -> Alternatives:
-        self._check_shape(values)
+        self._check_values(values)
+        if groups.shape != values.shape[:2] or not bool(
+            ((groups >= 0) & (groups < self.space.groups)).all()
+        ):
+            raise InputError(
+                f"one group from 0 to {self.space.groups - 1} must be chosen for every chain, in the "
+                f"shape (levels, chains) = {tuple(values.shape[:2])}; given: {tuple(groups.shape)}."
+            )
         scores = self.evaluate_alternatives(values, groups)
         self._check_scores(scores.amax(-1), values)
         return scores
 
-    def _check_shape(self, values: Tensor) -> None:
+    def _check_values(self, values: Tensor) -> None:
         expected = (self.levels, self.space.groups)
         if values.ndim != 3 or (values.shape[0], values.shape[2]) != expected:
             raise InputError(
@@ -95,8 +99,21 @@ class BasePotential(nn.Module, ABC):
                 f"({self.levels}, any, {self.space.groups}), but was given {tuple(values.shape)}. "
                 "One level of worlds is worlds[None]."
             )
+        if values.is_floating_point():
+            raise InputError(
+                f"values are integers, one category per group, but these are {values.dtype}. "
+                "Turn one-hot tensors into values with space.categories(onehot)."
+            )
+        outside = (values < 0) | (values >= self.space.sizes.to(values.device))
+        if bool(outside.any()):
+            level, chain, group = torch.nonzero(outside)[0].tolist()
+            raise InputError(
+                f"{self.space.group_name(group)} has the categories 0 to "
+                f"{int(self.space.sizes[group]) - 1}, but is {int(values[level, chain, group])} at "
+                f"level {level}, chain {chain}."
+            )
 
-    def _check_scores(self, scores: Tensor, values: Values) -> None:
+    def _check_scores(self, scores: Tensor, values: Values, what: str = "") -> None:
         wrong = scores.isnan() | (scores == float("inf"))
         if not bool(wrong.any()):
             return
@@ -107,12 +124,16 @@ class BasePotential(nn.Module, ABC):
             for name, parameter in self.named_parameters()
             if not bool(parameter.isfinite().all())
         ]
-        cause = f"the parameter {bad[0]} is not finite" if bad else "the parameters are all finite"
+        cause = (
+            f"the parameter {bad[0]} is not finite. Go back to the last good parameters, or take a "
+            "smaller step."
+            if bad
+            else "the parameters are all finite, so it is the function itself that fails here."
+        )
         text = to_text(self.space, world).replace("\n", ", ")
         raise ScoreError(
-            f"{type(self).__name__} gives {scores[level, chain].item()} at level {level}, chain "
-            f"{chain}; {cause}. Go back to the last good parameters, or take a smaller step. "
-            f"The world: {text[:300] or '(nothing is true)'}",
+            f"{type(self).__name__} gives {what}{scores[level, chain].item()} at level {level}, chain "
+            f"{chain}; {cause} The world: {text[:300] or '(nothing is true)'}",
             world,
         )
 
@@ -133,9 +154,14 @@ class NeuralPotential(BasePotential):
     def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
         scores, slopes = [], []
         for part in values.split(self.worlds_at_a_time, dim=1):
-            onehot = self.space.one_hot(part, self.dtype).requires_grad_()
-            with torch.enable_grad():
+            with torch.inference_mode(False), torch.enable_grad():
+                onehot = self.space.one_hot(part.clone(), self.dtype).requires_grad_()
                 score = self(onehot)
+                if not score.requires_grad:
+                    raise InputError(
+                        f"{type(self).__name__} cannot be differentiated by the one-hot entries. Make a "
+                        "ValuesPotential of a function that autograd cannot follow."
+                    )
                 (slope,) = torch.autograd.grad(score.sum(), onehot)
             scores.append(score.detach())
             slopes.append(slope)
@@ -148,7 +174,7 @@ def changed_worlds(
     """Every world with its chosen group set to each other category, and the place of its score.
 
     The place is chain times the largest size, plus category. Levels with fewer changes are filled up
-    with their first world as it is, at place -1.
+    with their first world as it is, at a place behind all others.
     """
     most = int(space.sizes.max())
     category = torch.arange(most, device=values.device)
@@ -156,14 +182,16 @@ def changed_worlds(
     other = (category < space.sizes.to(values.device)[groups][..., None]) & (category != now)
     counts = other.flatten(1).sum(1)
     edits = int(counts.max()) if counts.numel() else 0
-    place = torch.full((len(values), edits), -1, device=values.device)
+    behind = values.shape[1] * most
+    place = torch.full((len(values), edits), behind, device=values.device)
     level, at = other.flatten(1).nonzero().T
     rank = torch.arange(len(at), device=values.device) - (counts.cumsum(0) - counts)[level]
     place[level, rank] = at
-    chain = place.clamp(min=0).div(most, rounding_mode="floor")
+    filling = place == behind
+    chain = place.masked_fill(filling, 0).div(most, rounding_mode="floor")
     edited = values.gather(1, chain[..., None].expand(-1, -1, space.groups))
     group = groups.gather(1, chain)[..., None]
-    chosen = torch.where(place[..., None] < 0, edited.gather(2, group), place[..., None] % most)
+    chosen = torch.where(filling[..., None], edited.gather(2, group), place[..., None] % most)
     return edited.scatter(2, group, chosen.to(values.dtype)), place
 
 

@@ -24,7 +24,8 @@ class FormulaPotential(BasePotential):
 
     Slopes are those of the multilinear extension, and so exact: the slope of a category, less that of
     the current one, is the change in score when the group is set to it. Where a hard formula gives
-    minus infinity it adds nothing to the slopes.
+    minus infinity it adds nothing to the slopes. Counts of millions of groundings leave a float32
+    score little room for small differences; `dtype=torch.float64` keeps them, slopes are exact anyway.
     """
 
     def __init__(
@@ -35,9 +36,10 @@ class FormulaPotential(BasePotential):
         *,
         strengths: Sequence[float] | None = None,
         penalty: float = 10.0,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(space, levels)
-        strengths = [1.0] * levels if strengths is None else list(strengths)
+        strengths = [1.0] * levels if strengths is None else list(map(float, strengths))
         if len(strengths) != levels or not all(0 <= s <= 1 for s in strengths):
             raise InputError(
                 f"strengths are one number from 0 to 1 for each of the {levels} levels, but these are "
@@ -50,9 +52,10 @@ class FormulaPotential(BasePotential):
         self.hard = [one for one in expanded if one.hard]
         self._soft = [Grounding(one.formula, space) for one in self.soft]
         self._hard = [Grounding(one.formula, space) for one in self.hard]
-        start = torch.tensor([one.weight or 0.0 for one in self.soft])
+        start = torch.tensor([one.weight or 0.0 for one in self.soft], dtype=dtype)
         self.weights = nn.Parameter(start.repeat(levels, 1))
-        self.strengths = nn.Buffer(torch.tensor(strengths), persistent=False)
+        self.precision = nn.Buffer(self.precision.to(dtype), persistent=False)
+        self.strengths = tuple(strengths)
         self.penalty = penalty
 
     def _expand(self, formula: WeightedFormula) -> list[WeightedFormula]:
@@ -77,7 +80,7 @@ class FormulaPotential(BasePotential):
         return counts.to(self.weights.dtype).unflatten(0, values.shape[:2])
 
     def evaluate(self, values: Values) -> Scores:
-        strengths = self.strengths.to(self.weights.dtype)
+        strengths = self.weights.new_tensor(self.strengths)
         scaled = self.weights * strengths[:, None]
         scores = torch.einsum("lcf,lf->lc", self.counts(values), scaled)
         if not self._hard:
@@ -92,7 +95,7 @@ class FormulaPotential(BasePotential):
         dtype, chains = self.weights.dtype, values.shape[1]
         worlds = values.flatten(0, 1)
         slopes = torch.zeros(len(worlds), self.space.entries, dtype=dtype, device=values.device)
-        strengths = self.strengths.to(dtype)
+        strengths = self.weights.new_tensor(self.strengths)
         for index, grounding in enumerate(self._soft):
             weight = self.weights[:, index] * strengths
             grounding.add_differences(worlds, weight.repeat_interleave(chains), slopes)

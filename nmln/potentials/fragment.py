@@ -89,7 +89,7 @@ def all_fragments(space: Space, width: int) -> list[Fragments]:
     return tables
 
 
-class _FragmentNetwork(NeuralPotential):
+class FragmentNetwork(NeuralPotential):
     """What the fragment potentials share: gathering fragments and running a network on each."""
 
     def __init__(
@@ -103,7 +103,6 @@ class _FragmentNetwork(NeuralPotential):
     ) -> None:
         super().__init__(space, levels)
         self.tables = tables
-        self.seen = nn.ParameterList()
         for index, table in enumerate(tables):
             self.register_buffer(f"entries_{index}", table.entries, persistent=False)
         self.networks = nn.ModuleList(
@@ -138,7 +137,7 @@ class _FragmentNetwork(NeuralPotential):
         return found
 
 
-class FragmentPotential(_FragmentNetwork):
+class FragmentPotential(FragmentNetwork):
     """The mean score of all fragments of a width, each given by a network: the original NMLN.
 
     A fragment is what a tuple of `width` constants induces, over predicates of every arity up to the
@@ -167,7 +166,7 @@ class FragmentPotential(_FragmentNetwork):
         return torch.stack([out.squeeze(-1).mean(-1) for out in self.outputs(onehot)]).sum(0)
 
 
-class DeepSetPotential(_FragmentNetwork):
+class DeepSetPotential(FragmentNetwork):
     """Features of all fragments, summed, with a network on top: the DeepSet NMLN.
 
     Because the network sees sums, it can count; `FragmentPotential` can only average.

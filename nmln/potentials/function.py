@@ -56,8 +56,10 @@ def exact_differences(potential: BasePotential, values: Values, scores: Scores) 
     for group in range(space.groups):
         chosen = torch.full(values.shape[:2], group, device=values.device)
         first, size = int(space.offsets[group]), int(space.sizes[group])
-        found = potential.evaluate_alternatives(values, chosen)[..., :size] - scores[..., None]
-        slopes[..., first : first + size] = found.nan_to_num(0.0, 0.0, 0.0)
+        found = potential.evaluate_alternatives(values, chosen)[..., :size]
+        forbidden = (found == float("-inf")) | (scores == float("-inf"))[..., None]
+        difference = (found - scores[..., None]).masked_fill(forbidden, 0.0)
+        slopes[..., first : first + size] = difference
     return slopes
 
 

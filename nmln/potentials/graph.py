@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Integer
 from torch import Generator, Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
 from nmln.files import InputError
@@ -169,7 +170,14 @@ class GraphPotential(BasePotential):
         """Views of all levels, kept as long as the parameters stay where they are."""
         where = tuple(tensor.data_ptr() for stack in self._stacks() for tensor in stack)
         if self._views is None or self._views[0] != where:
-            self._views = (where, [self._weights(level) for level in range(self.levels)])
+            with torch.inference_mode(False):
+                views = [
+                    Weights(
+                        *([tensor.detach()[level] for tensor in stack] for stack in self._stacks())
+                    )
+                    for level in range(self.levels)
+                ]
+            self._views = (where, views)
         return self._views[1]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -185,7 +193,8 @@ class GraphPotential(BasePotential):
         shapes = ((layers, rows), (layers, nodes), (max(2, layers), nodes), (rows,), (2, nodes))
         key = (worlds, layers, like.dtype, like.device)
         if self._room is None or self._room[0] != key:
-            room = Workspace(*(like.detach().new_empty(*s, self.hidden) for s in shapes))
+            with torch.inference_mode(False):
+                room = Workspace(*(like.detach().new_empty(*s, self.hidden) for s in shapes))
             self._room = (key, room)
         return self._room[1]
 
@@ -319,7 +328,9 @@ class GraphPotential(BasePotential):
         state = self.wiring.node_features(onehot)
         pools = []
         for layer in range(self.layers):
-            rows = (state.flatten(0, 1) @ weights.hear[layer]).view(count, -1, hidden)
+            rows = (state.flatten(0, 1) @ weights.hear[layer]).view(
+                count, adjacency.shape[2], hidden
+            )
             heard = (torch.bmm(adjacency, rows) + weights.hear_bias[layer]).relu()
             flat = heard.view(count * nodes, hidden)
             updated = torch.addmm(weights.update_bias[layer], flat, weights.update[layer]).relu()
@@ -336,8 +347,8 @@ class GraphPotential(BasePotential):
     def _slopes_by_autograd(
         self, worlds: Integer[Tensor, "worlds groups"], weights: Weights
     ) -> tuple[Tensor, Tensor]:
-        onehot = self._one_hot(worlds).requires_grad_()
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
+            onehot = self._one_hot(worlds.clone()).requires_grad_()
             scores = self._densely(onehot, weights)
             (slopes,) = torch.autograd.grad(scores.sum(), onehot)
         return scores.detach(), slopes
@@ -396,13 +407,17 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, potential: GraphPotential, values: Values, *stacks: Tensor) -> Scores:
-        ctx.potential, ctx.values = potential, values
-        ctx.save_for_backward(*stacks)
+        ctx.potential = potential
+        ctx.save_for_backward(values, *stacks)  # a change in place before `backward` is noticed
         return potential._score_batches(values)
 
     @staticmethod
-    def backward(ctx: Any, *by_score: Tensor) -> tuple[Tensor | None, ...]:
-        potential, values, stacks = ctx.potential, ctx.values, ctx.saved_tensors
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *by_score: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        potential: GraphPotential = ctx.potential
+        values, *stacks = ctx.saved_tensors
         gradients = [torch.zeros_like(stack) for stack in stacks]
         sizes = [len(stack) for stack in potential._stacks()]
         for level, some in potential._batches(values):

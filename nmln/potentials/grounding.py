@@ -69,9 +69,10 @@ class Grounding:
         self.sizes = tuple(len(self._constants(variable.sort)) for variable in self.free)
         self.bound = tuple(self._bound_sizes(formula))
         self.count = prod(self.sizes)
-        if self.count * prod(self.bound) > _MOST:
+        self._room = self._deepest(formula)  # truth values a grounding takes at the most
+        if self.count * self._room > _MOST:
             raise InputError(
-                f"{formula} has {self.count:,} groundings, {self.count * prod(self.bound):,} with its "
+                f"{formula} has {self.count:,} groundings, {self.count * self._room:,} with its "
                 "quantified variables: too many to hold. Take fewer constants or variables."
             )
         self._leaves: list[_Ground] = []
@@ -86,6 +87,12 @@ class Grounding:
         own = formula.variables if isinstance(formula, Exists | ForAll) else ()
         sizes = [len(self._constants(variable.sort)) for variable in own]
         return sizes + [size for part in parts(formula) for size in self._bound_sizes(part)]
+
+    def _deepest(self, formula: Formula) -> int:
+        """The quantified variables multiply where they are nested, not where they stand side by side."""
+        own = formula.variables if isinstance(formula, Exists | ForAll) else ()
+        sizes = prod(len(self._constants(variable.sort)) for variable in own)
+        return sizes * max((self._deepest(part) for part in parts(formula)), default=1)
 
     # Building the tables. Axes are numbered through: free variables first, then quantified ones.
 
@@ -139,7 +146,7 @@ class Grounding:
 
     def counts(self, worlds: Integer[Tensor, "worlds groups"]) -> Int64[Tensor, " worlds"]:
         """The number of true groundings in every world."""
-        size = max(1, _AT_ONCE // (self.count * prod(self.bound)))
+        size = max(1, _AT_ONCE // (self.count * self._room))
         return torch.cat([self._truth(part).sum(1) for part in worlds.split(size)])
 
     def _truth(self, worlds: Integer[Tensor, "worlds groups"]) -> Bool[Tensor, "worlds groundings"]:
@@ -190,10 +197,10 @@ class Grounding:
         Exact for every single change, also where a group occurs several times in a grounding.
         """
         grounding, group = self._pairs
-        if not len(group):
+        if not len(group) or not len(worlds):
             return
         most = int(self.space.sizes[group].max())
-        each = most * prod(self.bound)
+        each = most * self._room
         some_pairs = max(1, _AT_ONCE // each)
         for pairs in torch.arange(len(group)).split(some_pairs):
             size = max(1, _AT_ONCE // (len(pairs) * each))

@@ -42,6 +42,11 @@ class ImagePotential(NeuralPotential):
                 f"a picture needs a binary predicate, but {attribute.declaration()} has arity "
                 f"{attribute.arity}. Use GraphPotential or FragmentPotential."
             )
+        if min(channels, layers, hidden) < 1:
+            raise InputError(
+                f"an image potential needs at least one channel, layer and hidden unit, but has "
+                f"channels={channels}, layers={layers}, hidden={hidden}."
+            )
         rng = rng or Generator().manual_seed(0)
         self.name = attribute.name
         self.shown = [c for c in range(len(attribute.categories)) if c != attribute.null]

@@ -1,11 +1,12 @@
 """Quantified potentials: fragment scores aggregated variable by variable."""
 
+from collections import Counter
 from collections.abc import Callable
 
 from torch import Generator, Tensor
 
 from nmln.files import InputError
-from nmln.potentials.fragment import _FragmentNetwork, fragments
+from nmln.potentials.fragment import FragmentNetwork, fragments
 from nmln.space import Space
 from nmln.types import OneHot, Scores
 
@@ -17,7 +18,7 @@ AGGREGATES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class QuantifiedPotential(_FragmentNetwork):
+class QuantifiedPotential(FragmentNetwork):
     """A soft formula in prenex form: a network scores each tuple, quantifiers aggregate the scores.
 
     `quantifiers` lists, from the outermost variable to the innermost, how its values are aggregated:
@@ -55,6 +56,13 @@ class QuantifiedPotential(_FragmentNetwork):
                 f"every quantifier needs a sort of the language ({', '.join(space.domain)}), but "
                 f"{len(quantifiers)} quantifiers have the sorts {sorts}."
             )
+        for attribute in space.language:
+            lacking = Counter(attribute.sorts) - Counter(sorts)
+            if lacking:
+                raise InputError(
+                    f"{attribute.declaration()} would never be seen: it needs more variables of sort "
+                    f"{', '.join(lacking)} than the {len(sorts)} that these quantifiers have."
+                )
         table = fragments(space, sorts)
         if not len(table.constants):
             raise InputError(f"there are not enough constants for variables of the sorts {sorts}.")

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor
 
 from nmln.files import InputError
 from nmln.potentials.base import BasePotential
-from nmln.types import Alternatives, Groups, Potential, Scores, Slopes, Values
+from nmln.types import Alternatives, Groups, Scores, Slopes, Values
 
 
 class TemperedPotential(BasePotential):
@@ -28,27 +28,26 @@ class TemperedPotential(BasePotential):
                     f"temperatures must be positive and finite, but level {level} has {temperature}."
                 )
         self.potential = potential
-        cold = [1 / temperature for temperature in temperatures]
-        self.inverse = nn.Buffer(torch.tensor(cold), persistent=False)
+        self.temperatures = tuple(float(temperature) for temperature in temperatures)
 
     def evaluate(self, values: Values) -> Scores:
         scores = self.potential.evaluate(values.flatten(0, 1)[None])
-        return scores.view(values.shape[:2]) * self.inverse[:, None].to(scores.dtype)
+        return scores.view(values.shape[:2]) / self._divisor(scores)[:, None]
 
     def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
         scores, slopes = self.potential.evaluate_with_slopes(values.flatten(0, 1)[None])
-        inverse = self.inverse.to(scores.dtype)
-        shape = values.shape[:2]
+        divisor, shape = self._divisor(scores), values.shape[:2]
         return (
-            scores.view(shape) * inverse[:, None],
-            slopes.view(*shape, -1) * inverse[:, None, None],
+            scores.view(shape) / divisor[:, None],
+            slopes.view(*shape, self.space.entries) / divisor[:, None, None],
         )
+
+    def _divisor(self, like: Tensor) -> Float[Tensor, " levels"]:
+        return like.new_tensor(self.temperatures)
 
     def evaluate_alternatives(self, values: Values, groups: Groups) -> Alternatives:
         scores = self.potential.evaluate_alternatives(
             values.flatten(0, 1)[None], groups.reshape(1, -1)
         )
-        return scores.view(*values.shape[:2], -1) * self.inverse[:, None, None].to(scores.dtype)
-
-
-_: type[Potential] = TemperedPotential
+        divided = scores.view(*values.shape[:2], scores.shape[-1])
+        return divided / self._divisor(scores)[:, None, None]

@@ -15,13 +15,15 @@ class TotalPotential(BasePotential):
     """Sum of beta_i Phi_i over parts, with a learnable beta for every part and level.
 
     A part acts at the levels that `add` gives it, and has as many levels of its own. Parts can be
-    added after training; the old parts and their betas are shared, not copied.
+    added after training; the old parts and their betas are shared, not copied, so that converting the
+    new total (`.double()`) converts the parts of the old one too.
     """
 
-    def __init__(self, parts: Sequence[BasePotential], levels: int | None = None) -> None:
+    def __init__(self, parts: Sequence[BasePotential]) -> None:
         if not parts:
             raise InputError("a total needs at least one part: TotalPotential([potential]).")
-        super().__init__(parts[0].space, parts[0].levels if levels is None else levels)
+        super().__init__(parts[0].space, parts[0].levels)
+        self.precision = nn.Buffer(parts[0].precision.clone(), persistent=False)
         self.parts = nn.ModuleList()
         self.betas = nn.ParameterList()
         self.acts: list[tuple[int, ...]] = []
@@ -46,7 +48,7 @@ class TotalPotential(BasePotential):
                 f"a part acts at different levels out of 0 to {self.levels - 1}, but these are {levels}."
             )
         self.parts.append(part)
-        start = torch.full((len(levels),), beta)
+        start = torch.full((len(levels),), beta, dtype=self.dtype, device=self.precision.device)
         self.betas.append(nn.Parameter(start, requires_grad=learn))
         self.acts.append(levels)
 
@@ -61,12 +63,11 @@ class TotalPotential(BasePotential):
         """This total with one more part, which acts at some levels (all, if none are named)."""
         new = TotalPotential.__new__(TotalPotential)
         BasePotential.__init__(new, self.space, self.levels)
+        new.precision = nn.Buffer(self.precision.clone(), persistent=False)
         new.parts, new.acts = nn.ModuleList(self.parts), list(self.acts)
         new.betas = nn.ParameterList(self.betas)
         chosen = tuple(range(self.levels)) if levels is None else tuple(levels)
         new._append(part, chosen, beta, learn)
-        like = self.betas[0]
-        new.betas[-1].data = new.betas[-1].data.to(like.device, like.dtype)
         return new
 
     def _each(self) -> list[tuple[BasePotential, Float[Tensor, " acting"], list[int]]]:
@@ -77,39 +78,30 @@ class TotalPotential(BasePotential):
         ]
 
     def evaluate(self, values: Values) -> Scores:
-        total = None
+        total = torch.zeros(values.shape[:2], dtype=self.dtype, device=values.device)
         for part, beta, acts in self._each():
-            scores = _times(beta[:, None], part.evaluate(values[acts]))
-            if total is None:
-                total = scores.new_zeros(values.shape[:2])
+            scores = _times(beta[:, None], part.evaluate(values[acts]).to(self.dtype))
             total = total.index_add(0, torch.tensor(acts, device=values.device), scores)
-        assert total is not None
         return total
 
     @torch.no_grad()
     def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
-        total = slopes = None
+        shape = (*values.shape[:2], self.space.entries)
+        total = torch.zeros(shape[:2], dtype=self.dtype, device=values.device)
+        slopes = torch.zeros(shape, dtype=self.dtype, device=values.device)
         for part, beta, acts in self._each():
             scores, some = part.evaluate_with_slopes(values[acts])
-            if total is None or slopes is None:
-                total = scores.new_zeros(values.shape[:2])
-                slopes = some.new_zeros(*values.shape[:2], self.space.entries)
-            total[acts] += _times(beta[:, None], scores)
-            slopes[acts] += beta[:, None, None] * some
-        assert total is not None
-        assert slopes is not None
+            total[acts] += _times(beta[:, None], scores.to(self.dtype))
+            slopes[acts] += beta[:, None, None] * some.to(self.dtype)
         return total, slopes
 
     def evaluate_alternatives(self, values: Values, groups: Groups) -> Alternatives:
-        total = None
+        shape = (*values.shape[:2], int(self.space.sizes.max()))
+        total = torch.zeros(shape, dtype=self.dtype, device=values.device)
         for part, beta, acts in self._each():
-            scores = _times(
-                beta[:, None, None], part.evaluate_alternatives(values[acts], groups[acts])
-            )
-            if total is None:
-                total = scores.new_zeros(*values.shape[:2], scores.shape[-1])
+            found = part.evaluate_alternatives(values[acts], groups[acts]).to(self.dtype)
+            scores = _times(beta[:, None, None], found)
             total = total.index_add(0, torch.tensor(acts, device=values.device), scores)
-        assert total is not None
         return total
 
 

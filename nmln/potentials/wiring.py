@@ -8,12 +8,13 @@ the relation that the category of its group says.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int32, Int64, Integer, UInt8
+from jaxtyping import Float, Int32, Int64, Integer
 from torch import Tensor, nn
 
 from nmln.files import InputError
@@ -84,6 +85,16 @@ class _Sources(NamedTuple):
         return number.int(), rows
 
 
+class _Places(NamedTuple):
+    """Tables between the entries and the dense adjacency."""
+
+    entry_at: Tensor  # the entry at each place; two more stand for zero and one
+    entries: Tensor  # those that stand somewhere
+    one: Tensor  # their first place in the gradient
+    two: Tensor  # their second, or the first again
+    share: Tensor  # one, or one half where the two are the same
+
+
 @dataclass(frozen=True)
 class _Direction:
     """One attribute read in one direction: `slot` is its first relation, `back` that of its reverse."""
@@ -103,7 +114,7 @@ class Wiring(nn.Module):
             if attribute.arity > 2:
                 raise InputError(
                     f"a graph has no place for {attribute.declaration()} of arity {attribute.arity}. "
-                    f"Use FragmentPotential(space, width={attribute.arity}), which reads any arity."
+                    f"Use FragmentPotential(space, levels, width={attribute.arity})."
                 )
         self.space = space
         self._cached_bases: dict[tuple, Tensor] = {}
@@ -239,7 +250,6 @@ class Wiring(nn.Module):
         starts = torch.from_numpy(np.searchsorted(target[order], nodes))
         self.cell_start = nn.Buffer(starts, persistent=False)
         self.directed = any(direction.slot != direction.back for direction in directions)
-        self._lay_out_places()
 
     cell_group: Int64[Tensor, " cells"]
     cell_heard: Int64[Tensor, " cells"]
@@ -319,7 +329,7 @@ class Wiring(nn.Module):
         low = 2**32 - 1
         return _Sources(base >> 32, (source & low) + code, (base & low) + (source >> 32))
 
-    def _count_heard(self, filled: UInt8[Tensor, "worlds cells"]) -> Int64[Tensor, " nodes"]:
+    def _count_heard(self, filled: Integer[Tensor, "worlds cells"]) -> Int64[Tensor, " nodes"]:
         """How many cells of each node are filled."""
         cells = filled.shape[1]
         if not cells:
@@ -345,38 +355,36 @@ class Wiring(nn.Module):
 
     # The same edges as a dense tensor, differentiable in the entries.
 
-    def _lay_out_places(self) -> None:
+    @cached_property
+    def _places(self) -> "_Places":
+        with torch.inference_mode(False):  # what is kept must serve outside of it too
+            return self._find_places()
+
+    def _find_places(self) -> "_Places":
         """Which entry stands at each place of the adjacency, and at which two places each entry."""
-        entries, cells = self.space.entries, len(self.cell_group)
-        real = torch.nonzero(self.cell_group < self.space.groups).flatten()
-        sizes = self.space.sizes[self.cell_group[real]]
-        cell = real.repeat_interleave(sizes)
+        group, heard, start = self.cell_group.cpu(), self.cell_heard.cpu(), self.cell_start.cpu()
+        entries = self.space.entries
+        sizes = self.space.sizes[group]
+        cell = torch.arange(len(group)).repeat_interleave(sizes)
         before = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
-        entry = self.space.offsets[self.cell_group[cell]] + torch.arange(len(cell)) - before
-        code = self.codes[entry].long()
-        node = torch.searchsorted(self.cell_start, torch.arange(cells), right=True) - 1
-        source, kind = self.cell_heard[cell] >> 32, (self.cell_heard[cell] & (2**32 - 1)) + code
-        place = (node[cell] * self.nodes + source) * self.relations + kind
-        entry, place = entry[code > 0], place[code > 0]
+        entry = self.space.offsets[group[cell]] + torch.arange(len(cell)) - before
+        code = self.codes.cpu()[entry].long()
+        cell, entry, code = cell[code > 0], entry[code > 0], code[code > 0]
+        target = (torch.searchsorted(start, torch.arange(len(group)), right=True) - 1)[cell]
+        source, kind = heard[cell] >> 32, (heard[cell] & (2**32 - 1)) + code - 1
 
         zero, one = entries, entries + 1
         table = torch.full((self.nodes, self.nodes, self.relations), zero)
         table[range(self.nodes), range(self.nodes), 0] = one
-        table.view(-1)[place] = entry
-        self.entry_at = nn.Buffer(table.view(-1), persistent=False)
+        table[target, source, kind + 1] = entry
 
+        # The gradient comes without the self-loop, and turned: (source, relation, target).
+        place = (source * (self.relations - 1) + kind) * self.nodes + target
         order = entry.argsort(stable=True)
         known, counts = entry[order].unique_consecutive(return_counts=True)
         first = counts.cumsum(0) - counts
-        # The gradient comes without the self-loop, and turned: (source, relation, target).
-        target = place.div(self.nodes * self.relations, rounding_mode="floor")
-        source = place.div(self.relations, rounding_mode="floor").remainder(self.nodes)
-        kind = place.remainder(self.relations) - 1
-        turned = (source * (self.relations - 1) + kind) * self.nodes + target
-        self.placed = nn.Buffer(known, persistent=False)
-        self.place_one = nn.Buffer(turned[order][first], persistent=False)
-        self.place_two = nn.Buffer(turned[order][first + counts - 1], persistent=False)
-        self.place_share = nn.Buffer(counts.float() / 2, persistent=False)
+        last = first + counts - 1
+        return _Places(table.view(-1), known, place[order][first], place[order][last], counts / 2)
 
     def adjacency(
         self, onehot: Float[Tensor, "worlds entries"]
@@ -384,7 +392,7 @@ class Wiring(nn.Module):
         """A[w, v, u, r] is one where node v hears from node u along relation r."""
         worlds = len(onehot)
         padded = torch.cat([onehot, onehot.new_zeros(worlds, 1), onehot.new_ones(worlds, 1)], 1)
-        dense = padded.index_select(1, self.entry_at)
+        dense = padded.index_select(1, self._places.entry_at.to(onehot.device))
         return dense.view(worlds, self.nodes, self.nodes, self.relations)
 
     def spread_adjacency(
@@ -396,6 +404,7 @@ class Wiring(nn.Module):
 
         An entry stands at two places, or (a symmetric pair with itself) at one, taken twice by half.
         """
-        both = gradient.index_select(1, self.place_one)
-        both += gradient.index_select(1, self.place_two)
-        slopes[:, self.placed] = both.mul_(self.place_share.to(both.dtype))
+        _, entries, one, two, share = (table.to(slopes.device) for table in self._places)
+        both = gradient.index_select(1, one)
+        both += gradient.index_select(1, two)
+        slopes[:, entries] = both.mul_(share.to(both.dtype))

@@ -137,7 +137,11 @@ CASES = [
     Case("deep set", MOLECULES, deep_set),
     Case("deep set of sorts", SORTS, deep_set),
     Case("quantified min max", MOLECULES, quantified(("min", "max"))),
-    Case("quantified of sorts", SORTS, quantified(("sum", "max", "mean"), ("a", "b", "a"))),
+    Case(
+        "quantified of sorts",
+        SORTS,
+        quantified(("sum", "max", "mean", "min"), ("a", "b", "a", "b")),
+    ),
     Case("image", BOARD, image, invariant=False),
     Case("formula", MOLECULES, formula_potential),
     Case("one-hot function", BOARD, lambda space, _: OneHotPotential(space, cosines, LEVELS)),
@@ -212,7 +216,26 @@ def test_a_world_scores_the_same_in_any_company(case: Case) -> None:
         )
     many = values.repeat(1, 150, 1)
     assert torch.allclose(score(potential, many), together.repeat(1, 150))
-    assert score(potential, values[:, :0]).shape == (LEVELS, 0)
+    strided = torch.stack([values, values], dim=-1)[..., 0]
+    assert torch.allclose(score(potential, strided.long()), together)
+    none = values[:, :0]
+    groups = torch.zeros(LEVELS, 0, dtype=torch.int64)
+    assert score(potential, none).shape == (LEVELS, 0)
+    assert potential.score_and_slopes(none)[1].shape == (LEVELS, 0, case.space.entries)
+    assert potential.score_alternatives(none, groups).shape[:2] == (LEVELS, 0)
+
+
+def test_inference_mode_leaves_nothing_behind(case: Case) -> None:
+    potential, values = build(case), worlds(case)
+    with torch.inference_mode():
+        inside, slopes = potential.score_and_slopes(values)
+        assert torch.allclose(potential.score(values), inside)
+    outside = potential.score_and_slopes(values)
+    assert torch.allclose(outside[0], inside)
+    assert torch.allclose(outside[1], slopes)
+    if isinstance(potential, NeuralPotential | GraphPotential):
+        onehot = case.space.one_hot(values, torch.float64).requires_grad_()
+        torch.autograd.grad(potential(onehot).sum(), onehot)
 
 
 def test_slopes_are_finite_differences(case: Case) -> None:
@@ -244,24 +267,6 @@ def test_slopes_are_finite_differences(case: Case) -> None:
                 changed[..., group] = category
                 difference = score(potential, changed) - scores
                 assert torch.allclose(slopes[..., first + category] - now.squeeze(2), difference)
-
-
-def test_a_total_and_a_tempered_potential_add_up(case: Case) -> None:
-    potential, values = build(case), worlds(case)
-    scores, slopes = potential.score_and_slopes(values)
-    if isinstance(potential, TotalPotential):
-        found = [part.score_and_slopes(values) for part, _, _ in potential._each()]
-        betas = [beta.detach() for beta in potential.betas]
-        for beta, (part_scores, part_slopes) in zip(betas, found, strict=True):
-            scores = scores - beta[:, None] * part_scores
-            slopes = slopes - beta[:, None, None] * part_slopes
-        assert torch.allclose(scores, torch.zeros_like(scores), atol=1e-9)
-        assert torch.allclose(slopes, torch.zeros_like(slopes), atol=1e-9)
-    if isinstance(potential, TemperedPotential):
-        for level, temperature in enumerate((3.0, 1.0)):
-            one = potential.potential.score_and_slopes(values[level : level + 1])
-            assert torch.allclose(scores[level], one[0][0] / temperature)
-            assert torch.allclose(slopes[level], one[1][0] / temperature)
 
 
 def test_gradients_by_parameters_are_finite_differences(case: Case) -> None:
@@ -321,6 +326,28 @@ def test_every_category_of_a_group_is_scored_as_if_alone(case: Case) -> None:
         assert torch.allclose(scores[..., category][exists], score(potential, changed)[exists])
 
 
+def test_alternatives_pass_on_their_gradient(case: Case) -> None:
+    potential, values = build(case), worlds(case)
+    parameters = [p for p in potential.parameters() if p.requires_grad]
+    if not parameters:
+        return
+    groups = torch.arange(LEVELS * CHAINS).remainder(case.space.groups).view(LEVELS, CHAINS)
+    found = potential.score_alternatives(values, groups)
+    found[found > float("-inf")].sum().backward()
+    gradient = [p.grad for p in parameters]
+    potential.zero_grad()
+    for category in range(found.shape[-1]):
+        exists = (category < case.space.sizes[groups]).double()
+        changed = values.clone()
+        chosen = torch.full_like(groups, category).minimum(case.space.sizes[groups] - 1)
+        changed.scatter_(2, groups[..., None], chosen[..., None].to(values.dtype))
+        (potential.score(changed) * exists).sum().backward()
+    for parameter, expected in zip(parameters, gradient, strict=True):
+        assert (parameter.grad is None) == (expected is None)
+        if expected is not None and parameter.grad is not None:
+            assert torch.allclose(parameter.grad, expected)
+
+
 def test_it_moves_between_types_and_keeps_its_state(case: Case) -> None:
     potential, values = build(case), worlds(case)
     wanted = score(potential, values)
@@ -341,6 +368,12 @@ def test_wrong_shapes_are_refused(case: Case) -> None:
     for wrong in (values[:1], values[..., :-1]):
         with pytest.raises(InputError, match="levels, chains, groups"):
             potential.score(wrong)
+    outside = values.clone()
+    outside[1, 2, 0] = 200
+    with pytest.raises(InputError, match="but is 200 at level 1, chain 2"):
+        potential.score(outside)
+    with pytest.raises(InputError, match="must be chosen for every chain"):
+        potential.score_alternatives(values, torch.full((LEVELS, CHAINS), case.space.groups))
 
 
 def test_weights_that_are_not_numbers_are_named(case: Case) -> None:
@@ -350,7 +383,7 @@ def test_weights_that_are_not_numbers_are_named(case: Case) -> None:
         return
     name, parameter = list(parameters.items())[-1]
     with torch.no_grad():
-        parameter.view(-1)[-1] = float("nan")
+        parameter.fill_(float("nan"))
     with pytest.raises(
         ScoreError, match=rf"gives nan at level .*the parameter .*{name}.* is not finite"
     ) as caught:
