@@ -98,9 +98,26 @@ def rates() -> list[Ratio]:
         done = executed(potential, values) / work
         if done < 1:
             found.append(Ratio(f"{name}: the same, counting executed work only", reached * done))
+        if done < 1 and not dense:
+            found.extend(without_skipping(name, potential, values, score))
         if ratio is not None:
             found.append(Ratio(f"{name}: score_and_slopes / score", slopes / score, ratio))
     return found
+
+
+def without_skipping(
+    name: str, potential: GraphPotential, values: Tensor, score: float
+) -> list[Ratio]:
+    """What a score takes when rows that nobody hears are computed too."""
+    potential._compact = False
+    every, slopes = interleaved(
+        lambda: potential.score(values), lambda: potential.score_and_slopes(values), rounds=8
+    )
+    potential._compact = True
+    return [
+        Ratio(f"{name}: score without skipping / score", every / score),
+        Ratio(f"{name}: without skipping, score_and_slopes / score", slopes / every),
+    ]
 
 
 def executed(potential: GraphPotential, values: Tensor) -> int:
