@@ -1,8 +1,11 @@
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from nmln.files import InputError
 from nmln.formats.triples import read_triples, write_triples
@@ -23,13 +26,26 @@ def test_triples_become_worlds_over_the_names_of_all_files(tmp_path: Path) -> No
     assert torch.equal(valid[0], worlds[1])
 
 
-def test_triples_round_trip(tmp_path: Path) -> None:
-    language = Language(predicate("r", "e", "e"), predicate("s", "e", "e", symmetric=True))
-    space = Space(language, {"e": ("a b", "c", "d")})
-    for seed in range(5):
-        world = random_worlds(space, 1, seed)[0]
-        write_triples(tmp_path / "w.tsv", space, world)
-        assert torch.equal(read_triples(tmp_path / "w.tsv", space=space)[1][0], world)
+cells = st.text(max_size=6).filter(
+    lambda t: t and t == t.strip() and len(t.splitlines()) == 1 and "\t" not in t
+)
+
+
+@given(
+    st.lists(cells, min_size=1, max_size=3, unique=True),
+    st.lists(cells, min_size=1, max_size=4, unique=True),
+    st.booleans(),
+    st.integers(0, 2**32),
+)
+def test_triples_round_trip(relations, entities, symmetric: bool, seed: int) -> None:
+    assume(not any("\0" in name for name in relations + entities))
+    language = Language(*(predicate(name, "e", "e", symmetric=symmetric) for name in relations))
+    space = Space(language, {"e": entities})
+    world = random_worlds(space, 1, seed)[0]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "w.tsv"
+        write_triples(path, space, world)
+        assert torch.equal(read_triples(path, space=space)[1][0], world)
 
 
 @pytest.mark.parametrize(
