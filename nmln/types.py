@@ -1,9 +1,9 @@
-"""Names for the shapes that travel through the package, and the protocol of potentials."""
+"""Names for the shapes that travel through the package, and the protocols of potentials and kernels."""
 
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int64, Integer
-from torch import Tensor
+from torch import Generator, Tensor
 
 Values = Integer[Tensor, "levels chains groups"]
 """The category of each group: no illegal world can be written down."""
@@ -55,4 +55,36 @@ class Potential(Protocol):
 
     def score_alternatives(self, values: Values, groups: Groups) -> Alternatives:
         """The score of every category of one chosen group per chain, the rest as it is."""
+        ...
+
+
+class State(NamedTuple):
+    """What a kernel carries from move to move: worlds, their scores, and slopes if it uses them."""
+
+    values: Values
+    scores: Scores
+    slopes: Slopes | None = None
+
+
+class Info(NamedTuple):
+    """What a move tells and nobody needs: how likely it was taken, how many worlds changed."""
+
+    acceptance: Float[Tensor, " levels"]
+    moved: Float[Tensor, " levels"]
+
+
+@runtime_checkable
+class Kernel(Protocol):
+    """A move that leaves the distribution of every level as it is, and observed groups alone.
+
+    The scores (and slopes) in the state are those of the potential that `step` is given; after a change
+    of parameters the state must be made anew.
+    """
+
+    def init(self, potential: Potential, values: Values) -> State:
+        """The state of chains that stand at these worlds."""
+        ...
+
+    def step(self, potential: Potential, state: State, rng: Generator) -> tuple[State, Info]:
+        """One move of every chain."""
         ...

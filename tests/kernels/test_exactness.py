@@ -1,0 +1,248 @@
+"""Exact transition matrices, built from the functions that `step` itself calls."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from jaxtyping import Float64
+from scipy.stats import chisquare
+from torch import Generator, Tensor
+
+from nmln.evidence import Evidence
+from nmln.files import InputError
+from nmln.formats.mln import parse_formula
+from nmln.kernels import gradient, metropolised
+from nmln.kernels.gibbs import Gibbs, SystematicGibbs
+from nmln.kernels.gradient import GibbsWithGradients
+from nmln.kernels.langevin import DiscreteLangevin
+from nmln.kernels.metropolised import MetropolisedGibbs
+from nmln.kernels.moves import conditionals, free_groups, set_groups
+from nmln.language import Attribute, Language, predicate
+from nmln.logic import Literal
+from nmln.potentials.base import BasePotential
+from nmln.potentials.formula import FormulaPotential
+from nmln.potentials.fragment import FragmentPotential
+from nmln.potentials.total import TotalPotential
+from nmln.space import Space
+from nmln.types import Kernel
+
+Matrix = Float64[Tensor, "worlds worlds"]
+SPACE = Space(
+    Language(
+        Attribute("type", ("node",), tuple("CNO"), value_sort="kind"),
+        predicate("bond", "node", "node", symmetric=True, reflexive=False),
+    ),
+    {"node": 3},
+)
+EVIDENCE = Evidence.of(
+    SPACE,
+    [
+        Literal("type", ("0", "N")),
+        Literal("type", ("1", "C"), False),
+        Literal("bond", ("0", "1"), True),
+    ],
+)
+CASES = [None, EVIDENCE]
+
+
+def peaked(sharpness: float = 3.0) -> BasePotential:
+    potential = FragmentPotential(SPACE, 1, 2, (16,), rng=Generator().manual_seed(1)).double()
+    with torch.no_grad():
+        potential.networks[0].layers[-1].weight.mul_(sharpness * 4)  # pyright: ignore
+    return potential
+
+
+def worlds_of(evidence: Evidence | None) -> Tensor:
+    return (evidence or Evidence.none(SPACE)).enumerate()[None]
+
+
+def target(potential: BasePotential, evidence: Evidence | None) -> Tensor:
+    with torch.no_grad():
+        return potential.score(worlds_of(evidence))[0].softmax(0)
+
+
+def empty(evidence: Evidence | None) -> Matrix:
+    count = worlds_of(evidence).shape[1]
+    return torch.zeros(count, count, dtype=torch.float64)
+
+
+def gibbs_matrices(potential: BasePotential, evidence: Evidence | None) -> list[Matrix]:
+    """One matrix for each free group."""
+    values, rules = worlds_of(evidence), evidence or Evidence.none(SPACE)
+    matrices = []
+    with torch.no_grad():
+        for group in free_groups(SPACE, evidence):
+            groups = group.expand(values.shape[:2])
+            _, log_p = conditionals(potential, SPACE, evidence, values, groups)
+            matrix = empty(evidence)
+            for category in range(log_p.shape[-1]):
+                probability = log_p[0, :, category].exp()
+                real = probability > 0
+                moved = set_groups(values, groups, torch.full_like(groups, category))
+                to = rules.index(moved[0, real])
+                matrix[torch.nonzero(real).flatten(), to] += probability[real]
+            matrices.append(matrix)
+    return matrices
+
+
+def random_gibbs(potential: BasePotential, evidence: Evidence | None) -> Matrix:
+    return torch.stack(gibbs_matrices(potential, evidence)).mean(0)
+
+
+def systematic(potential: BasePotential, evidence: Evidence | None) -> Matrix:
+    matrices = gibbs_matrices(potential, evidence)
+    result = torch.eye(len(matrices[0]), dtype=torch.float64)
+    for matrix in matrices:
+        result = result @ matrix
+    return result
+
+
+def metropolised_gibbs(potential: BasePotential, evidence: Evidence | None) -> Matrix:
+    values, rules = worlds_of(evidence), evidence or Evidence.none(SPACE)
+    free = free_groups(SPACE, evidence)
+    matrix = empty(evidence)
+    with torch.no_grad():
+        for group in free:
+            groups = group.expand(values.shape[:2])
+            _, log_p = conditionals(potential, SPACE, evidence, values, groups)
+            proposed = metropolised.proposal(log_p, values, groups).exp()
+            for category in range(log_p.shape[-1]):
+                chosen = torch.full_like(groups, category)
+                rate = metropolised.log_ratio(log_p, values, groups, chosen).clamp(max=0).exp()
+                weight = (proposed[..., category] * rate)[0] / len(free)
+                real = proposed[0, :, category] > 0
+                to = rules.index(set_groups(values, groups, chosen)[0, real])
+                matrix[torch.nonzero(real).flatten(), to] += weight[real]
+    return fill(matrix)
+
+
+def with_gradients(potential: BasePotential, evidence: Evidence | None) -> Matrix:
+    kernel = GibbsWithGradients(SPACE, evidence)
+    values, rules = worlds_of(evidence), evidence or Evidence.none(SPACE)
+    scores, slopes = potential.score_and_slopes(values)
+    forward = kernel.proposal(values, slopes)
+    matrix = empty(evidence)
+    for entry in range(SPACE.entries):
+        entries = torch.full(values.shape[:2], entry)
+        moved, back = kernel.change(values, entries)
+        real = forward[0, :, entry] > float("-inf")
+        to = rules.index(moved[0, real])
+        ratio = gradient.log_ratio(
+            scores[:, real],
+            scores[:, to],
+            forward[:, real],
+            forward[:, to],
+            entries[:, real],
+            back[:, real],
+        )
+        weight = forward[0, real, entry].exp() * ratio[0].clamp(max=0).exp()
+        matrix[torch.nonzero(real).flatten(), to] += weight
+    return fill(matrix)
+
+
+def langevin(potential: BasePotential, evidence: Evidence | None) -> Matrix:
+    kernel = DiscreteLangevin(SPACE, evidence, alpha=0.9)
+    values = worlds_of(evidence)
+    scores, slopes = potential.score_and_slopes(values)
+    log_q = kernel.proposal(values, slopes)
+    count = values.shape[1]
+    there = torch.stack(
+        [kernel.chosen(log_q[:, i : i + 1].expand(-1, count, -1), values)[0] for i in range(count)]
+    )
+    ratio = scores - scores.T + there.T - there
+    matrix = there.exp() * ratio.clamp(max=0).exp()
+    return fill(matrix.fill_diagonal_(0))
+
+
+def fill(matrix: Matrix) -> Matrix:
+    """What is not moved stays."""
+    return matrix + torch.diag(1 - matrix.sum(1))
+
+
+KERNELS: dict[str, tuple[Callable[[Evidence | None], Kernel], Callable]] = {
+    "gibbs": (lambda e: Gibbs(SPACE, e), random_gibbs),
+    "systematic gibbs": (lambda e: SystematicGibbs(SPACE, e), systematic),
+    "metropolised gibbs": (lambda e: MetropolisedGibbs(SPACE, e), metropolised_gibbs),
+    "gibbs with gradients": (lambda e: GibbsWithGradients(SPACE, e), with_gradients),
+    "discrete langevin": (lambda e: DiscreteLangevin(SPACE, e, alpha=0.9), langevin),
+}
+
+
+@pytest.mark.parametrize("evidence", CASES, ids=["free", "evidence"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_matrix_keeps_the_exact_distribution(name: str, evidence: Evidence | None) -> None:
+    potential = peaked()
+    matrix = KERNELS[name][1](potential, evidence)
+    pi = target(potential, evidence)
+    assert pi.max() > 5 / len(pi), "the target must be peaked for this to mean anything"
+    assert (matrix >= -1e-15).all()
+    assert torch.allclose(matrix.sum(1), torch.ones(len(pi), dtype=torch.float64))
+    assert (pi @ matrix - pi).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_check_rejects_a_kernel_on_the_wrong_target(name: str) -> None:
+    matrix = KERNELS[name][1](peaked(2.0), None)
+    pi = target(peaked(), None)
+    assert (pi @ matrix - pi).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("evidence", CASES, ids=["free", "evidence"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_step_follows_the_rows_of_the_matrix(name: str, evidence: Evidence | None) -> None:
+    potential = peaked()
+    build, matrix_of = KERNELS[name]
+    kernel, rules = build(evidence), evidence or Evidence.none(SPACE)
+    exact = matrix_of(potential, evidence)
+    rng = Generator().manual_seed(7)
+    for start in (0, len(exact) // 2, len(exact) - 1):
+        chains = rules.enumerate()[start].expand(1, 20_000, -1)
+        state = kernel.init(potential, chains)
+        state, _ = kernel.step(potential, state, rng)
+        counts = torch.bincount(rules.index(state.values[0]), minlength=len(exact)).double()
+        expected = 20_000 * exact[start]
+        common = expected >= 5
+        assert counts[expected < 1e-9].sum() == 0
+        observed = torch.cat([counts[common], counts[~common].sum()[None] + 1e-9])
+        wanted = torch.cat([expected[common], expected[~common].sum()[None] + 1e-9])
+        wanted = wanted * (observed.sum() / wanted.sum())
+        assert float(chisquare(observed, wanted).pvalue) > 1e-4
+        fresh = potential.score_and_slopes(state.values)
+        assert torch.allclose(state.scores, fresh[0]), "a stale score"
+        if state.slopes is not None:
+            assert torch.allclose(state.slopes, fresh[1]), "stale slopes"
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_world_that_a_hard_formula_forbids_is_never_entered(name: str) -> None:
+    hard = parse_formula("type(x, O) => !bond(x, y).", SPACE.language)
+    potential = TotalPotential([peaked()]).add(FormulaPotential(SPACE, [hard]).double())
+    kernel = KERNELS[name][0](None)
+    rng = Generator().manual_seed(8)
+    state = kernel.init(potential, torch.zeros(1, 500, SPACE.groups, dtype=SPACE.dtype))
+    for _ in range(30):
+        state, _ = kernel.step(potential, state, rng)
+        assert (state.scores > float("-inf")).all()
+    assert len(state.values[0].unique(dim=0)) > 10
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_levels_move_by_their_own_potential_and_the_seed_repeats_them(name: str) -> None:
+    potential = FragmentPotential(SPACE, 3, 2, (8,)).double()
+    kernel = KERNELS[name][0](None)
+    values = torch.zeros(3, 7, SPACE.groups, dtype=SPACE.dtype)
+    one, two = (
+        kernel.step(potential, kernel.init(potential, values), Generator().manual_seed(9))
+        for _ in range(2)
+    )
+    assert torch.equal(one[0].values, two[0].values)
+    assert one[1].acceptance.shape == one[1].moved.shape == (3,)
+    assert isinstance(kernel, Kernel)
+
+
+def test_step_sizes_and_evidence_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(InputError, match="step sizes must be positive"):
+        DiscreteLangevin(SPACE, alpha=0.0)
+    everything = Evidence.observe(SPACE, SPACE.enumerate()[0], range(SPACE.groups))
+    with pytest.raises(InputError, match="every group is observed"):
+        free_groups(SPACE, everything)
