@@ -1,6 +1,7 @@
 """Exact transition matrices, built from the functions that `step` itself calls."""
 
 from collections.abc import Callable
+from itertools import permutations, product
 
 import pytest
 import torch
@@ -12,11 +13,13 @@ from nmln.evidence import Evidence
 from nmln.files import InputError
 from nmln.formats.mln import parse_formula
 from nmln.kernels import gradient, metropolised
+from nmln.kernels.combined import Composition, Mixture
 from nmln.kernels.gibbs import Gibbs, SystematicGibbs
 from nmln.kernels.gradient import GibbsWithGradients
 from nmln.kernels.langevin import DiscreteLangevin
 from nmln.kernels.metropolised import MetropolisedGibbs
 from nmln.kernels.moves import conditionals, free_groups, set_groups
+from nmln.kernels.path import PathAuxiliary, reverse
 from nmln.language import Attribute, Language, predicate
 from nmln.logic import Literal
 from nmln.potentials.base import BasePotential
@@ -154,6 +157,48 @@ def langevin(potential: BasePotential, evidence: Evidence | None) -> Matrix:
     return fill(matrix.fill_diagonal_(0))
 
 
+def paths(potential: BasePotential, evidence: Evidence | None) -> Matrix:
+    """Sums over all lengths, all orders of groups and all categories they may end in."""
+    kernel = PathAuxiliary(SPACE, evidence)
+    values, rules = worlds_of(evidence), evidence or Evidence.none(SPACE)
+    scores, slopes = potential.score_and_slopes(values)
+    weights, choices = kernel.proposal(values, slopes)
+    free = free_groups(SPACE, evidence).tolist()
+    matrix = empty(evidence)
+    shape = values.shape[:2]
+    for steps in range(1, kernel.longest + 1):
+        length = torch.full(shape, steps)
+        for chosen in permutations(free, steps):
+            rest = [group for group in free if group not in chosen]
+            order = torch.tensor([*chosen, *rest])[: kernel.longest].expand(*shape, -1)
+            for ends in product(*(range(int(SPACE.sizes[group])) for group in chosen)):
+                picked = torch.zeros_like(order)
+                picked[..., :steps] = torch.tensor(ends)
+                moved = kernel.change(values, order, picked, length)
+                there = kernel.path_probability(weights, choices, order, moved, length)
+                real = there[0] > float("-inf")
+                to = rules.index(moved[0, real])
+                back = kernel.path_probability(
+                    weights[:, to],
+                    choices[:, to],
+                    reverse(order, length)[:, real],
+                    values[:, real],
+                    length[:, real],
+                )
+                ratio = scores[:, to] - scores[:, real] + back - there[:, real]
+                weight = there[0, real].exp() * ratio[0].clamp(max=0).exp() / kernel.longest
+                matrix.index_put_((torch.nonzero(real).flatten(), to), weight, accumulate=True)
+    return fill(matrix)
+
+
+def mixture(potential: BasePotential, evidence: Evidence | None) -> Matrix:
+    return 0.25 * with_gradients(potential, evidence) + 0.75 * random_gibbs(potential, evidence)
+
+
+def composition(potential: BasePotential, evidence: Evidence | None) -> Matrix:
+    return random_gibbs(potential, evidence) @ with_gradients(potential, evidence)
+
+
 def fill(matrix: Matrix) -> Matrix:
     """What is not moved stays."""
     return matrix + torch.diag(1 - matrix.sum(1))
@@ -165,6 +210,15 @@ KERNELS: dict[str, tuple[Callable[[Evidence | None], Kernel], Callable]] = {
     "metropolised gibbs": (lambda e: MetropolisedGibbs(SPACE, e), metropolised_gibbs),
     "gibbs with gradients": (lambda e: GibbsWithGradients(SPACE, e), with_gradients),
     "discrete langevin": (lambda e: DiscreteLangevin(SPACE, e, alpha=0.9), langevin),
+    "path auxiliary": (lambda e: PathAuxiliary(SPACE, e), paths),
+    "mixture": (
+        lambda e: Mixture((GibbsWithGradients(SPACE, e), Gibbs(SPACE, e)), (1, 3)),
+        mixture,
+    ),
+    "composition": (
+        lambda e: Composition((Gibbs(SPACE, e), GibbsWithGradients(SPACE, e))),
+        composition,
+    ),
 }
 
 
@@ -198,7 +252,15 @@ def test_a_step_follows_the_rows_of_the_matrix(name: str, evidence: Evidence | N
     for start in (0, len(exact) // 2, len(exact) - 1):
         chains = rules.enumerate()[start].expand(1, 20_000, -1)
         state = kernel.init(potential, chains)
-        state, _ = kernel.step(potential, state, rng)
+        if name == "mixture":  # one draw of the kernel serves all chains of a step
+            singles = [
+                kernel.step(potential, kernel.init(potential, chains[:, :40]), rng)
+                for _ in range(500)
+            ]
+            values = torch.cat([single[0].values for single in singles], dim=1)
+            state = kernel.init(potential, values)
+        else:
+            state, _ = kernel.step(potential, state, rng)
         counts = torch.bincount(rules.index(state.values[0]), minlength=len(exact)).double()
         expected = 20_000 * exact[start]
         common = expected >= 5
@@ -246,3 +308,9 @@ def test_step_sizes_and_evidence_that_make_no_sense_are_refused() -> None:
     everything = Evidence.observe(SPACE, SPACE.enumerate()[0], range(SPACE.groups))
     with pytest.raises(InputError, match="every group is observed"):
         free_groups(SPACE, everything)
+    with pytest.raises(InputError, match=r"up to 2m - 1 of the 6 free groups.*from 1 to 3"):
+        PathAuxiliary(SPACE, mean_length=4)
+    with pytest.raises(InputError, match="a positive weight for every kernel"):
+        Mixture((Gibbs(SPACE),), (0.0,))
+    with pytest.raises(InputError, match="at least one kernel"):
+        Composition(())
