@@ -27,10 +27,10 @@ lint: $(READY) ## format, style, types, import layers
 	$(BIN)/lint-imports --no-logo
 
 test: lint ## all checks but the slow ones
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-all: lint ## all checks
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 bench: $(READY) ## measure speed as ratios in one run
 	$(BIN)/python -m benchmarks.worlds

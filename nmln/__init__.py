@@ -34,6 +34,17 @@ _HOMES = {
     "QuantifiedPotential": "potentials.quantified",
     "TemperedPotential": "potentials.tempered",
     "TotalPotential": "potentials.total",
+    "Gibbs": "kernels.gibbs",
+    "SystematicGibbs": "kernels.gibbs",
+    "BlockedGibbs": "kernels.gibbs",
+    "MetropolisedGibbs": "kernels.metropolised",
+    "GibbsWithGradients": "kernels.gradient",
+    "DiscreteLangevin": "kernels.langevin",
+    "PathAuxiliary": "kernels.path",
+    "Mixture": "kernels.combined",
+    "Composition": "kernels.combined",
+    "sample": "sampler",
+    "snapshot": "sampler",
     "InputError": "files",
     "read_db": "formats.db",
     "read_evidence": "formats.db",
@@ -62,6 +73,15 @@ if TYPE_CHECKING:
     from nmln.formats.mln import write_mln as write_mln
     from nmln.formats.triples import read_triples as read_triples
     from nmln.formats.triples import write_triples as write_triples
+    from nmln.kernels.combined import Composition as Composition
+    from nmln.kernels.combined import Mixture as Mixture
+    from nmln.kernels.gibbs import BlockedGibbs as BlockedGibbs
+    from nmln.kernels.gibbs import Gibbs as Gibbs
+    from nmln.kernels.gibbs import SystematicGibbs as SystematicGibbs
+    from nmln.kernels.gradient import GibbsWithGradients as GibbsWithGradients
+    from nmln.kernels.langevin import DiscreteLangevin as DiscreteLangevin
+    from nmln.kernels.metropolised import MetropolisedGibbs as MetropolisedGibbs
+    from nmln.kernels.path import PathAuxiliary as PathAuxiliary
     from nmln.language import Attribute as Attribute
     from nmln.language import Language as Language
     from nmln.language import predicate as predicate
@@ -80,6 +100,8 @@ if TYPE_CHECKING:
     from nmln.potentials.quantified import QuantifiedPotential as QuantifiedPotential
     from nmln.potentials.tempered import TemperedPotential as TemperedPotential
     from nmln.potentials.total import TotalPotential as TotalPotential
+    from nmln.sampler import sample as sample
+    from nmln.sampler import snapshot as snapshot
     from nmln.space import Space as Space
     from nmln.space import measure as measure
     from nmln.worlds import from_atoms as from_atoms

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64, Integer
 from torch import Generator, Tensor
 
 from nmln.evidence import Evidence
-from nmln.kernels.moves import conditionals, draw, free_groups, set_groups
-from nmln.space import Space
+from nmln.files import InputError
+from nmln.kernels.moves import allowed_entries, conditionals, draw, free_groups, set_groups
+from nmln.space import Space, count_up
 from nmln.types import Groups, Info, Potential, State, Values
 
 
@@ -49,6 +50,67 @@ class SystematicGibbs:
             state, _ = redraw(potential, self.space, self.evidence, state, groups, rng)
         moved = (state.values != before).any(-1).to(state.scores.dtype).mean(1)
         return state, Info(torch.ones_like(moved), moved)
+
+
+@dataclass(frozen=True)
+class BlockedGibbs:
+    """Redraw several groups jointly, chosen at random by every chain for itself.
+
+    Crosses barriers that no single group can. A step scores a world for every combination of categories
+    of the chosen groups: keep `size` small.
+    """
+
+    space: Space
+    evidence: Evidence | None = None
+    size: int = 2
+
+    def __post_init__(self) -> None:
+        free = len(free_groups(self.space, self.evidence))
+        if not 1 <= self.size <= free:
+            raise InputError(
+                f"a block has from 1 to {free} groups, as many as are free, but size is {self.size}."
+            )
+
+    def init(self, potential: Potential, values: Values) -> State:
+        return State(values, potential.score(values))
+
+    @torch.no_grad()
+    def step(self, potential: Potential, state: State, rng: Generator) -> tuple[State, Info]:
+        free = free_groups(self.space, self.evidence).to(state.values.device)
+        shape = (*state.values.shape[:2], len(free))
+        order = torch.rand(shape, generator=rng, device=free.device).topk(self.size, dim=-1).indices
+        scores, worlds = self.joint(potential, state.values, free[order])
+        choice = draw(scores.log_softmax(-1), rng)
+        index = choice[..., None, None].expand(-1, -1, 1, self.space.groups)
+        values = worlds.gather(2, index).squeeze(2)
+        chosen = scores.gather(2, choice[..., None]).squeeze(2)
+        moved = (values != state.values).any(-1).to(chosen.dtype).mean(1)
+        return State(values, chosen), Info(torch.ones_like(moved), moved)
+
+    def joint(
+        self, potential: Potential, values: Values, groups: Int64[Tensor, "levels chains size"]
+    ) -> tuple[
+        Float[Tensor, "levels chains worlds"], Integer[Tensor, "levels chains worlds groups"]
+    ]:
+        """All worlds that differ from these in the chosen groups only, and their scores.
+
+        Combinations that do not exist or are not allowed repeat the world, with minus infinity.
+        """
+        device = values.device
+        most = int(self.space.sizes.max())
+        radices = torch.full((self.size,), most)
+        categories = count_up(radices, 2**16, torch.int64).to(device)
+        entry = self.space.offsets.to(device)[groups][:, :, None] + categories
+        exists = categories < self.space.sizes.to(device)[groups][:, :, None]
+        allowed = allowed_entries(self.space, self.evidence).to(device)
+        possible = (exists & allowed[entry.clamp(max=self.space.entries - 1)]).all(-1)
+        worlds = values[:, :, None].expand(-1, -1, len(categories), -1)
+        index = groups[:, :, None].expand(-1, -1, len(categories), -1)
+        now = values.gather(2, groups)[:, :, None].long()
+        chosen = torch.where(possible[..., None], categories, now).to(values.dtype)
+        worlds = worlds.scatter(3, index, chosen)
+        scores = potential.score(worlds.flatten(1, 2)).unflatten(1, possible.shape[1:])
+        return scores.masked_fill(~possible, float("-inf")), worlds
 
 
 def choose(free: Int64[Tensor, " free"], values: Values, rng: Generator) -> Groups:

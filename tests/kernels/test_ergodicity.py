@@ -1,4 +1,4 @@
-"""Invariance does not show that every world is reached: on flat Boolean groups some kernels alternate."""
+"""Invariance does not show that every world is reached: on flat Boolean groups some alternate."""
 
 import pytest
 import torch

@@ -1,7 +1,7 @@
 """Exact transition matrices, built from the functions that `step` itself calls."""
 
 from collections.abc import Callable
-from itertools import permutations, product
+from itertools import combinations, permutations, product
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from nmln.files import InputError
 from nmln.formats.mln import parse_formula
 from nmln.kernels import gradient, metropolised
 from nmln.kernels.combined import Composition, Mixture
-from nmln.kernels.gibbs import Gibbs, SystematicGibbs
+from nmln.kernels.gibbs import BlockedGibbs, Gibbs, SystematicGibbs
 from nmln.kernels.gradient import GibbsWithGradients
 from nmln.kernels.langevin import DiscreteLangevin
 from nmln.kernels.metropolised import MetropolisedGibbs
@@ -98,6 +98,23 @@ def systematic(potential: BasePotential, evidence: Evidence | None) -> Matrix:
     for matrix in matrices:
         result = result @ matrix
     return result
+
+
+def blocked(potential: BasePotential, evidence: Evidence | None) -> Matrix:
+    kernel, values = BlockedGibbs(SPACE, evidence), worlds_of(evidence)
+    rules = evidence or Evidence.none(SPACE)
+    choices = list(combinations(free_groups(SPACE, evidence).tolist(), 2))
+    matrix = empty(evidence)
+    with torch.no_grad():
+        for chosen in choices:
+            groups = torch.tensor(chosen).expand(*values.shape[:2], 2)
+            scores, worlds = kernel.joint(potential, values, groups)
+            probability = scores.softmax(-1)[0] / len(choices)
+            for combination in range(probability.shape[1]):
+                to = rules.index(worlds[0, :, combination])
+                here = torch.arange(len(matrix))
+                matrix.index_put_((here, to), probability[:, combination], accumulate=True)
+    return matrix
 
 
 def metropolised_gibbs(potential: BasePotential, evidence: Evidence | None) -> Matrix:
@@ -207,6 +224,7 @@ def fill(matrix: Matrix) -> Matrix:
 KERNELS: dict[str, tuple[Callable[[Evidence | None], Kernel], Callable]] = {
     "gibbs": (lambda e: Gibbs(SPACE, e), random_gibbs),
     "systematic gibbs": (lambda e: SystematicGibbs(SPACE, e), systematic),
+    "blocked gibbs": (lambda e: BlockedGibbs(SPACE, e), blocked),
     "metropolised gibbs": (lambda e: MetropolisedGibbs(SPACE, e), metropolised_gibbs),
     "gibbs with gradients": (lambda e: GibbsWithGradients(SPACE, e), with_gradients),
     "discrete langevin": (lambda e: DiscreteLangevin(SPACE, e, alpha=0.9), langevin),
@@ -310,6 +328,8 @@ def test_step_sizes_and_evidence_that_make_no_sense_are_refused() -> None:
         free_groups(SPACE, everything)
     with pytest.raises(InputError, match=r"up to 2m - 1 of the 6 free groups.*from 1 to 3"):
         PathAuxiliary(SPACE, mean_length=4)
+    with pytest.raises(InputError, match="a block has from 1 to 6 groups"):
+        BlockedGibbs(SPACE, size=7)
     with pytest.raises(InputError, match="a positive weight for every kernel"):
         Mixture((Gibbs(SPACE),), (0.0,))
     with pytest.raises(InputError, match="at least one kernel"):
