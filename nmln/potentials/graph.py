@@ -85,7 +85,7 @@ class GraphPotential(BasePotential):
         self.wiring = Wiring(space, include_null)
         self.layers, self.hidden = layers, hidden
         self.residual, self.mean_messages, self.pool_scale = residual, mean_messages, pool_scale
-        self._room: tuple[tuple, Workspace] | None = None
+        self._rooms: dict[int, Workspace] = {}
         self._views: tuple[tuple[int, ...], list[Weights]] | None = None
         self._compact = hidden >= 96  # below, leaving rows out costs as much as it saves
         relations = self.wiring.relations
@@ -182,7 +182,7 @@ class GraphPotential(BasePotential):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is only kept for speed."""
-        return {**self.__dict__, "_room": None, "_views": None}
+        return {**self.__dict__, "_rooms": {}, "_views": None}
 
     def _one_hot(self, worlds: Integer[Tensor, "worlds groups"]) -> Float[Tensor, "worlds entries"]:
         return self.space.one_hot(worlds, self.dtype)
@@ -191,12 +191,17 @@ class GraphPotential(BasePotential):
         like, nodes = self.hear_bias[0], worlds * self.wiring.nodes
         rows = max(1, nodes * (self.wiring.relations - 1))
         shapes = ((layers, rows), (layers, nodes), (max(2, layers), nodes), (rows,), (2, nodes))
-        key = (worlds, layers, like.dtype, like.device)
-        if self._room is None or self._room[0] != key:
+        kept = self._rooms.get(layers)  # one for scores, one for slopes
+        fits = kept is not None and kept.heard.shape[1] >= nodes
+        if (
+            kept is None
+            or not fits
+            or (kept.rows.dtype, kept.rows.device) != (like.dtype, like.device)
+        ):
             with torch.inference_mode(False):
-                room = Workspace(*(like.detach().new_empty(*s, self.hidden) for s in shapes))
-            self._room = (key, room)
-        return self._room[1]
+                kept = Workspace(*(like.detach().new_empty(*s, self.hidden) for s in shapes))
+            self._rooms[layers] = kept
+        return kept
 
     def _pass_messages(
         self,
