@@ -6,7 +6,7 @@ otherwise than with a capital or a digit is printed in quotes, so that it is not
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import isfinite
@@ -229,14 +229,6 @@ def _rebuild(formula: Formula, inside: tuple[Formula, ...]) -> Formula:
             return formula
 
 
-def atoms(formula: Formula) -> Iterator[Atom]:
-    """Every atom in a formula, from left to right."""
-    if isinstance(formula, Atom):
-        yield formula
-    for part in parts(formula):
-        yield from atoms(part)
-
-
 def free_variables(formula: Formula) -> tuple[Variable, ...]:
     """The variables that no quantifier binds, in order of appearance."""
     match formula:
@@ -332,7 +324,7 @@ class _Resolver:
                 self.equalities.append((part, *pair))
                 return lambda: Equal(*map(self.term, pair))
             case Exists(variables, body) | ForAll(variables, body):
-                inner = {variable.name: _Slot(variable, bound=True) for variable in variables}
+                inner = {v.name: _Slot(v, bound=True, sort=v.sort) for v in variables}
                 build = self.visit(body, {**scope, **inner})
 
                 def quantified() -> Formula:
@@ -354,7 +346,8 @@ class _Resolver:
         known = term.name in self.known.get(sort, ()) and term.name not in scope
         if known or isinstance(term, Constant):
             return _Slot(Constant(term.name), bound=False)
-        return scope.get(term.name) or self.free.setdefault(term.name, _Slot(term, bound=False))
+        new = _Slot(term, bound=False, sort=term.sort)
+        return scope.get(term.name) or self.free.setdefault(term.name, new)
 
     def note(self, slot: _Slot, sort: str, where: Formula) -> _Slot:
         slot.sort = slot.sort or sort

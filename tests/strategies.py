@@ -24,8 +24,8 @@ from nmln.logic import (
     Term,
     Variable,
     WeightedFormula,
-    atoms,
     free_variables,
+    parts,
 )
 from nmln.space import Space, measure
 
@@ -122,8 +122,8 @@ def _formula(draw: st.DrawFn, space: Space, depth: int, scope: dict[str, str]) -
         case "not":
             return Not(draw(inner))
         case "and" | "or":
-            parts = tuple(draw(st.lists(inner, min_size=2, max_size=3)))
-            return And(parts) if kind == "and" else Or(parts)
+            several = tuple(draw(st.lists(inner, min_size=2, max_size=3)))
+            return And(several) if kind == "and" else Or(several)
         case "=>":
             return Implies(draw(inner), draw(inner))
         case "<=>":
@@ -146,8 +146,11 @@ def _atom(draw: st.DrawFn, space: Space, scope: dict[str, str]) -> Atom:
 
 
 def _sorted_by_atoms(formula: Formula) -> set[Term]:
-    free = set(free_variables(formula))
-    return {t for atom in atoms(formula) for t in atom.arguments} & free
+    """The free variables whose sort a predicate tells."""
+    if isinstance(formula, Atom):
+        return set(formula.arguments)
+    found = {term for part in parts(formula) for term in _sorted_by_atoms(part)}
+    return found - set(formula.variables) if isinstance(formula, Exists | ForAll) else found
 
 
 @st.composite

@@ -96,6 +96,15 @@ def test_equalities_pass_their_sorts_along_a_chain() -> None:
     assert {v.name: v.sort for v in free_variables(formula)} == dict.fromkeys("xyz", "person")
 
 
+def test_a_sort_that_a_term_brings_along_is_believed() -> None:
+    formula = Exists((X,), Equal(X, Y))
+    assert resolve(formula, LANGUAGE) == formula
+    with pytest.raises(
+        InputError, match="variable x is of sort person in one place and of sort city"
+    ):
+        resolve(And((Equal(X, Y), Atom("near", (X, X)))), LANGUAGE)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
