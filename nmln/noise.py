@@ -151,23 +151,26 @@ def _change_many(
     device = worlds.device
     sizes = space.sizes
     scale = (sizes - 1) / rate
+    least = torch.zeros(space.groups)
     partly = torch.zeros(0, dtype=torch.int64)
     if evidence is not None:
-        scale[~evidence.free] = 1e30  # an observed group always moves on by all of its categories
+        least[~evidence.free] = 1e30  # an observed group always moves on by all of its categories
         partly = torch.nonzero(evidence.free & (counts < sizes)).flatten()
     fits = worlds.dtype == torch.uint8 and int(sizes.max()) <= 128
     small = torch.uint8 if fits else torch.int32
     scale, stay = scale.to(device, torch.float32), (sizes - 1).to(device, torch.float32)
+    least = least.to(device)
     if rate == 1.0:
         below = torch.nextafter(stay, torch.zeros_like(stay))
-        stay = torch.where(scale < 1e30, below, stay)
+        stay = torch.where(least > 0, stay, below)
     left = sizes.to(device, small)
     rows = max(1, _CHUNK // space.groups)
     for start in range(0, len(worlds), rows):
         part = worlds[start : start + rows]
         before = part[:, partly]
         uniform = torch.rand(part.shape, generator=rng, device=device)
-        shift = torch.minimum(uniform.mul_(scale), stay, out=uniform).to(small)
+        torch.addcmul(least, uniform, scale, out=uniform)
+        shift = torch.minimum(uniform, stay, out=uniform).to(small)
         part.copy_(_wrap(shift.add_(part).add_(1), left))
         if evidence is not None and len(partly):
             part[:, partly] = _move_among_allowed(before, partly.to(device), rate, rng, evidence)

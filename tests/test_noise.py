@@ -89,6 +89,15 @@ def test_observed_groups_are_never_touched_and_the_rest_stay_allowed(rate: float
     assert abs(changed - rate) < 0.02
 
 
+def test_not_even_a_uniform_number_of_zero_touches_what_is_observed(monkeypatch) -> None:
+    worlds = EVIDENCE.clamp(random_worlds(SPACE, 50))
+    draw = torch.rand
+    monkeypatch.setattr(torch, "rand", lambda *args, **options: draw(*args, **options).zero_())
+    corrupted = corrupt(SPACE, worlds, 0.5, torch.Generator(), EVIDENCE)
+    assert torch.equal(corrupted[:, ~EVIDENCE.free], worlds[:, ~EVIDENCE.free])
+    assert (corrupted[:, EVIDENCE.free] != worlds[:, EVIDENCE.free]).all()
+
+
 def test_the_input_is_left_alone_and_the_seed_repeats_the_draw() -> None:
     worlds = random_worlds(SPACE, 100)
     before = worlds.clone()
