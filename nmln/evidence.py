@@ -56,7 +56,7 @@ class Evidence:
         allowed = torch.ones(space.entries, dtype=torch.bool)
         true = torch.from_numpy(entries[positive])
         settled = torch.zeros(space.groups, dtype=torch.bool)
-        settled[space.groups_of(true)] = True
+        settled[space.group_of_entry[true]] = True
         for name in closed:
             block = space.block(name)
             if block.attribute.null is None:
@@ -110,7 +110,7 @@ class Evidence:
     def _listed(self) -> tuple[Int64[Tensor, " allowed"], Int64[Tensor, " groups"]]:
         """The allowed categories of all groups one after the other, and where each group begins."""
         entries = torch.nonzero(self.allowed).flatten()
-        categories = entries - self.space.offsets[self.space.groups_of(entries)]
+        categories = entries - self.space.offsets[self.space.group_of_entry[entries]]
         return categories, self.counts.cumsum(0) - self.counts
 
     def choices(

@@ -87,7 +87,8 @@ def measure(language: Language, domain: Mapping[str, Sequence[str] | int]) -> Me
         atoms += count * (size - (attribute.silent is not None))
         tables += 8 * prod(shape) + 8 * count * (count != prod(shape))
     width = _value_dtype(language).itemsize
-    return Measure(groups, atoms, entries, groups * width, 4 * entries, tables + 16 * groups)
+    tables += 16 * groups + 8 * entries
+    return Measure(groups, atoms, entries, groups * width, 4 * entries, tables)
 
 
 class Space:
@@ -141,11 +142,9 @@ class Space:
             entry += count * len(attribute.categories)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Space)
-            and self.language == other.language
-            and self.domain == other.domain
-        )
+        if self is other or not isinstance(other, Space):
+            return self is other
+        return self.language == other.language and self.domain == other.domain
 
     def __hash__(self) -> int:
         return hash((self.language, tuple(self.domain.items())))
@@ -210,9 +209,10 @@ class Space:
         ]
         return str(GroundAtom(block.attribute.name, tuple(names)))
 
-    def groups_of(self, entries: Int64[Tensor, " some"]) -> Int64[Tensor, " some"]:
+    @cached_property
+    def group_of_entry(self) -> Int64[Tensor, " entries"]:
         """The group that each entry belongs to."""
-        return torch.searchsorted(self.offsets, entries, right=True) - 1
+        return torch.arange(self.groups).repeat_interleave(self.sizes)
 
     # Worlds as tensors.
 

@@ -72,7 +72,7 @@ def from_atoms(space: Space, statements: Iterable[Statement]) -> World:
     listed = list(statements)
     entries, positive = locate(space, listed)
     chosen = torch.from_numpy(entries[positive])
-    groups = space.groups_of(chosen)
+    groups = space.group_of_entry[chosen]
     values = torch.empty(space.groups, dtype=space.dtype)
     for block in space.blocks:
         values[block.groups] = block.attribute.null or 0
@@ -88,7 +88,7 @@ def from_atoms(space: Space, statements: Iterable[Statement]) -> World:
                 f"none to assume. Say which of {', '.join(block.attribute.values[:8])} holds."
             )
     denied = torch.from_numpy(entries[~positive])
-    groups_denied = space.groups_of(denied)
+    groups_denied = space.group_of_entry[denied]
     assumed = values[groups_denied] == (denied - space.offsets[groups_denied]).to(space.dtype)
     if bool(assumed.any()):
         row = int(np.flatnonzero(~positive)[int(assumed.int().argmax())])
@@ -177,7 +177,7 @@ def _refuse_conflicts(
             f"{statements[both[0]]} contradicts a literal that says the opposite. Keep one of them.",
             index=int(both[0]),
         )
-    groups = space.groups_of(torch.from_numpy(entries[true])).numpy()
+    groups = space.group_of_entry[torch.from_numpy(entries[true])].numpy()
     order = np.argsort(groups, kind="stable")
     groups, chosen, rows = groups[order], entries[true][order], true[order]
     clashes = np.flatnonzero((groups[1:] == groups[:-1]) & (chosen[1:] != chosen[:-1]))

@@ -42,7 +42,7 @@ class GibbsWithGradients:
     def proposal(self, values: Values, slopes: Slopes) -> Slopes:
         """The log-probability of proposing each entry; minus infinity for what is so or may not be."""
         entries = values.long() + self.space.offsets.to(values.device)
-        groups = _group_of_entry(self.space, values.device)
+        groups = self.space.group_of_entry.to(values.device)
         difference = slopes - slopes.gather(2, entries)[..., groups]
         possible = allowed_entries(self.space, self.evidence).to(values.device).expand(slopes.shape)
         possible = possible.scatter(2, entries, False)
@@ -53,7 +53,7 @@ class GibbsWithGradients:
     ) -> tuple[Values, Int64[Tensor, "levels chains"]]:
         """The worlds with these entries made true, and the entries that would undo it."""
         offsets = self.space.offsets.to(values.device)
-        group = _group_of_entry(self.space, values.device)[entry]
+        group = self.space.group_of_entry.to(values.device)[entry]
         now = values.gather(2, group[..., None]).squeeze(2).long()
         category = (entry - offsets[group]).to(values.dtype)
         return values.scatter(2, group[..., None], category[..., None]), offsets[group] + now
@@ -71,7 +71,3 @@ def log_ratio(
     there = forward.gather(2, entry[..., None]).squeeze(2)
     returning = backward.gather(2, back[..., None]).squeeze(2)
     return new_scores - scores + returning - there
-
-
-def _group_of_entry(space: Space, device: torch.device) -> Int64[Tensor, " entries"]:
-    return torch.arange(space.groups, device=device).repeat_interleave(space.sizes.to(device))

@@ -39,9 +39,14 @@ class MetropolisedGibbs:
 
 
 def proposal(log_p: Alternatives, values: Values, groups: Groups) -> Alternatives:
-    """Log-probabilities of proposing each category: the conditional without the current one."""
+    """Log-probabilities of proposing each category: the conditional without the current one.
+
+    Where nothing else is possible they are all minus infinity, and `log_ratio` refuses any proposal.
+    """
     now = values.gather(2, groups[..., None]).long()
-    return log_p.scatter(2, now, float("-inf")).log_softmax(-1)
+    others = log_p.scatter(2, now, float("-inf"))
+    stuck = (others == float("-inf")).all(-1, keepdim=True)
+    return others.log_softmax(-1).masked_fill(stuck, float("-inf"))
 
 
 def log_ratio(log_p: Alternatives, values: Values, groups: Groups, category: Groups) -> Scores:
@@ -49,4 +54,4 @@ def log_ratio(log_p: Alternatives, values: Values, groups: Groups, category: Gro
     now = values.gather(2, groups[..., None]).long()
     others = log_p.scatter(2, now, float("-inf")).logsumexp(-1)
     rest = log_p.scatter(2, category[..., None], float("-inf")).logsumexp(-1)
-    return others - rest
+    return (others - rest).masked_fill(others == float("-inf"), float("-inf"))

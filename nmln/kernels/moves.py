@@ -55,9 +55,15 @@ def set_groups(values: Values, groups: Groups, categories: Groups) -> Values:
 
 def draw(logits: Float[Tensor, "*batch choices"], rng: Generator) -> Int64[Tensor, "*batch"]:
     """One choice per row with probabilities softmax(logits), by Gumbel's trick."""
+    return perturbed(logits, rng).argmax(-1)
+
+
+def perturbed(
+    logits: Float[Tensor, "*batch choices"], rng: Generator
+) -> Float[Tensor, "*batch choices"]:
+    """Logits with Gumbel noise: the largest is a draw, the order a draw without replacement."""
     uniform = torch.rand(logits.shape, generator=rng, dtype=torch.float64, device=logits.device)
-    noise = -torch.log(-torch.log(uniform.clamp(min=1e-300)))
-    return (logits.double() + noise).argmax(-1)
+    return logits.double() - torch.log(-torch.log(uniform.clamp(min=1e-300)))
 
 
 def accept(state: State, proposed: State, log_ratio: Scores, rng: Generator) -> tuple[State, Info]:

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from nmln.evidence import Evidence
 from nmln.files import InputError
 from nmln.kernels.gradient import GibbsWithGradients
-from nmln.kernels.moves import accept, draw, free_groups
+from nmln.kernels.moves import accept, draw, free_groups, perturbed
 from nmln.space import Space
 from nmln.types import Info, Potential, Scores, Slopes, State, Values
 
@@ -87,12 +87,8 @@ class PathAuxiliary:
         return weights, choices
 
     def _draw_order(self, weights: Float[Tensor, "levels chains groups"], rng: Generator) -> Order:
-        """The longest possible path; drawing without replacement is sorting by Gumbel noise."""
-        uniform = torch.rand(
-            weights.shape, generator=rng, dtype=torch.float64, device=weights.device
-        )
-        noise = -torch.log(-torch.log(uniform.clamp(min=1e-300)))
-        return (weights.double() + noise).topk(self.longest, dim=-1).indices
+        """The longest possible path, drawn without replacement."""
+        return perturbed(weights, rng).topk(self.longest, dim=-1).indices
 
     def _draw_categories(self, choices: Slopes, order: Order, rng: Generator) -> Order:
         """Another category for every group on the path."""

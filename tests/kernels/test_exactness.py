@@ -307,6 +307,20 @@ def test_a_world_that_a_hard_formula_forbids_is_never_entered(name: str) -> None
 
 
 @pytest.mark.parametrize("name", KERNELS)
+def test_chains_that_hard_formulas_leave_no_way_stay_and_say_so_in_numbers(name: str) -> None:
+    only = parse_formula("type(x, C) ^ (bond(x, y) <=> !(x = y)).", SPACE.language)
+    potential = FormulaPotential(SPACE, [only]).double()
+    values = torch.tensor([0, 0, 0, 1, 1, 1], dtype=SPACE.dtype).expand(1, 20, -1)
+    kernel = KERNELS[name][0](None)
+    state = kernel.init(potential, values)
+    for _ in range(5):
+        state, info = kernel.step(potential, state, Generator().manual_seed(10))
+        assert info.acceptance.isfinite().all()
+        assert info.moved.eq(0).all()
+    assert torch.equal(state.values, values)
+
+
+@pytest.mark.parametrize("name", KERNELS)
 def test_levels_move_by_their_own_potential_and_the_seed_repeats_them(name: str) -> None:
     potential = FragmentPotential(SPACE, 3, 2, (8,)).double()
     kernel = KERNELS[name][0](None)
