@@ -23,6 +23,7 @@ _HOMES = {
     "Evidence": "evidence",
     "Ladder": "noise",
     "corrupt": "noise",
+    "uniform": "noise",
     "FormulaPotential": "potentials.formula",
     "constraint": "potentials.formula",
     "FragmentPotential": "potentials.fragment",
@@ -31,6 +32,7 @@ _HOMES = {
     "ImagePotential": "potentials.image",
     "OneHotPotential": "potentials.function",
     "ValuesPotential": "potentials.function",
+    "TablePotential": "potentials.function",
     "QuantifiedPotential": "potentials.quantified",
     "TemperedPotential": "potentials.tempered",
     "TotalPotential": "potentials.total",
@@ -45,6 +47,15 @@ _HOMES = {
     "Composition": "kernels.combined",
     "sample": "sampler",
     "snapshot": "sampler",
+    "Temperatures": "potentials.tempered",
+    "Metropolis": "kernels.metropolis",
+    "Lazy": "kernels.combined",
+    "kernel_named": "kernels.defaults",
+    "Recorder": "recording",
+    "diagnose": "diagnostics",
+    "equal_rejection": "adaptation",
+    "write_summary": "report.summary",
+    "noised": "noise",
     "InputError": "files",
     "read_db": "formats.db",
     "read_evidence": "formats.db",
@@ -60,6 +71,8 @@ _HOMES = {
 }
 
 if TYPE_CHECKING:
+    from nmln.adaptation import equal_rejection as equal_rejection
+    from nmln.diagnostics import diagnose as diagnose
     from nmln.evidence import Evidence as Evidence
     from nmln.files import InputError as InputError
     from nmln.formats.db import from_text as from_text
@@ -74,12 +87,15 @@ if TYPE_CHECKING:
     from nmln.formats.triples import read_triples as read_triples
     from nmln.formats.triples import write_triples as write_triples
     from nmln.kernels.combined import Composition as Composition
+    from nmln.kernels.combined import Lazy as Lazy
     from nmln.kernels.combined import Mixture as Mixture
+    from nmln.kernels.defaults import kernel_named as kernel_named
     from nmln.kernels.gibbs import BlockedGibbs as BlockedGibbs
     from nmln.kernels.gibbs import Gibbs as Gibbs
     from nmln.kernels.gibbs import SystematicGibbs as SystematicGibbs
     from nmln.kernels.gradient import GibbsWithGradients as GibbsWithGradients
     from nmln.kernels.langevin import DiscreteLangevin as DiscreteLangevin
+    from nmln.kernels.metropolis import Metropolis as Metropolis
     from nmln.kernels.metropolised import MetropolisedGibbs as MetropolisedGibbs
     from nmln.kernels.path import PathAuxiliary as PathAuxiliary
     from nmln.language import Attribute as Attribute
@@ -89,17 +105,23 @@ if TYPE_CHECKING:
     from nmln.logic import Literal as Literal
     from nmln.noise import Ladder as Ladder
     from nmln.noise import corrupt as corrupt
+    from nmln.noise import noised as noised
+    from nmln.noise import uniform as uniform
     from nmln.potentials.formula import FormulaPotential as FormulaPotential
     from nmln.potentials.formula import constraint as constraint
     from nmln.potentials.fragment import DeepSetPotential as DeepSetPotential
     from nmln.potentials.fragment import FragmentPotential as FragmentPotential
     from nmln.potentials.function import OneHotPotential as OneHotPotential
+    from nmln.potentials.function import TablePotential as TablePotential
     from nmln.potentials.function import ValuesPotential as ValuesPotential
     from nmln.potentials.graph import GraphPotential as GraphPotential
     from nmln.potentials.image import ImagePotential as ImagePotential
     from nmln.potentials.quantified import QuantifiedPotential as QuantifiedPotential
+    from nmln.potentials.tempered import Temperatures as Temperatures
     from nmln.potentials.tempered import TemperedPotential as TemperedPotential
     from nmln.potentials.total import TotalPotential as TotalPotential
+    from nmln.recording import Recorder as Recorder
+    from nmln.report.summary import write_summary as write_summary
     from nmln.sampler import sample as sample
     from nmln.sampler import snapshot as snapshot
     from nmln.space import Space as Space

@@ -1,6 +1,8 @@
 """The command line. Nothing heavy is imported before a verb needs it."""
 
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +12,7 @@ from nmln import __version__
 from nmln.files import InputError
 
 if TYPE_CHECKING:
+    from nmln.experiments.intervals import Interval
     from nmln.workflow import Outcome
 
 app = typer.Typer(
@@ -20,6 +23,10 @@ app = typer.Typer(
 )
 data = typer.Typer(help="Look at data files.", no_args_is_help=True)
 app.add_typer(data, name="data")
+reproduce = typer.Typer(
+    help="Run the paper's experiments again and draw their figures.", no_args_is_help=True
+)
+app.add_typer(reproduce, name="reproduce")
 
 
 def main() -> None:
@@ -171,6 +178,110 @@ def info(
     Console(highlight=False).print(table)
     sorts = ", ".join(f"{sort} {len(names):,}" for sort, names in space.domain.items())
     typer.echo(f"worlds: {worlds:,}   formulas: {found.formulas:,}   constants: {sorts or 'none'}")
+
+
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Repeats a run exactly.")]
+Seeds = Annotated[int, typer.Option(min=2, max=10_000, help="Independent repetitions.")]
+Output = Annotated[Path, typer.Option(help="Where the results go.")]
+
+
+@reproduce.command(
+    "toy-tracking",
+    epilog="Examples:  nmln reproduce toy-tracking  |  "
+    "nmln reproduce toy-tracking --times 12 --sweeps 5 --output runs/quick",
+)
+def toy_tracking(
+    output: Output = Path("runs/toy-tracking"),
+    seed: Seed = 0,
+    seeds: Seeds = 20,
+    times: Annotated[int, typer.Option(min=3, help="How often the target changes.")] = 60,
+    sweeps: Annotated[int, typer.Option(min=1, help="Sweeps at every time.")] = 20,
+) -> None:
+    """Parallel noising and tempering follow a two-well target whose barrier grows.
+
+    Compares the magnetisation of the cold chains with the exact one, for several final barriers. Takes
+    about a minute. Writes results.json, curves.csv, figure.png and figure.svg.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from nmln.experiments import toy_tracking as experiment
+
+    _one_thread()
+    settings = experiment.Settings(times=times, sweeps=sweeps, seeds=seeds, seed=seed)
+    with _progress("toy tracking", settings.ticks) as tick:
+        outcome = experiment.run(settings, output, tick)
+    main = outcome.comparisons[-1]
+    as_good = [f"{one.last_beta:g}" for one in outcome.comparisons if one.tempering_as_good]
+    table = Table(
+        "final beta",
+        title="Tracking error in the last third (95 % interval over seeds)",
+        caption=f"In the first third at {main.last_beta:g}: PT {_show(main.first['tempering'])}, PN "
+        f"{_show(main.first['noising'])}. The seeds do not show PN ahead at: "
+        f"{', '.join(as_good) or 'none'}.",
+        caption_justify="left",
+    )
+    for name in ("PT", "PN", "PN / PT"):
+        table.add_column(name, justify="right")
+    for one in outcome.comparisons:
+        pair = (_show(one.last["tempering"]), _show(one.last["noising"]))
+        table.add_row(f"{one.last_beta:g}", *pair, _show(one.ratio, ".2f"))
+    Console(highlight=False).print(table)
+    _close(outcome.seconds, outcome.written)
+
+
+@reproduce.command(
+    "two-peaks",
+    epilog="Examples:  nmln reproduce two-peaks  |  nmln reproduce two-peaks --sweeps 200 --seeds 5",
+)
+def two_peaks(
+    output: Output = Path("runs/two-peaks"),
+    seed: Seed = 0,
+    seeds: Seeds = 20,
+    sweeps: Annotated[int, typer.Option(min=1, help="Sweeps of every chain.")] = 4000,
+) -> None:
+    """One chain and parallel tempering sample a density with two peaks.
+
+    Compares their histograms with the density and counts how often they cross over. Takes about half a
+    minute. Writes results.json, figure.png and figure.svg.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from nmln.experiments import two_peaks as experiment
+
+    _one_thread()
+    settings = experiment.Settings(sweeps=sweeps, seeds=seeds, seed=seed)
+    with _progress("two peaks", settings.ticks) as tick:
+        outcome = experiment.run(settings, output, tick)
+    table = Table("method", title="Two peaks (mean and 95 % interval over seeds)")
+    for name in ("total variation", "crossings"):
+        table.add_column(name, justify="right")
+    for method, one in outcome.sampled.items():
+        crossings = _show(one.crossings, ",.0f")
+        table.add_row(experiment.NAMES[method], _show(one.distance), crossings)
+    Console(highlight=False).print(table)
+    _close(outcome.seconds, outcome.written)
+
+
+def _show(interval: "Interval", form: str = ".3f") -> str:
+    return f"{interval.value:{form}} ({interval.low:{form}}, {interval.high:{form}})"
+
+
+def _close(seconds: float, written: tuple[Path, ...]) -> None:
+    typer.echo(f"{seconds:.0f} seconds. Written: " + ", ".join(map(str, written)))
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar while a terminal watches, and nothing left of it afterwards."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)
 
 
 def _one_thread() -> None:

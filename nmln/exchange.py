@@ -7,19 +7,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Generator, Tensor
 
 from nmln.files import InputError
-from nmln.types import Potential, Scores, Slopes, State, Values
-
-Walkers = Int64[Tensor, "levels chains"]
-
-
-class SwapInfo(NamedTuple):
-    """What an exchange phase did: for each of its pairs of levels, the probability of a swap in every
-    replica, and whether it happened. `pairs` holds the upper level of each pair.
-    """
-
-    pairs: tuple[int, ...]
-    probabilities: Float[Tensor, "pairs chains"]
-    swapped: Bool[Tensor, "pairs chains"]
+from nmln.types import Potential, Scores, Slopes, State, SwapInfo, Values, Walkers
 
 
 class Exchanged(NamedTuple):

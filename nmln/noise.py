@@ -91,6 +91,22 @@ def corrupt(
     return corrupted
 
 
+def uniform(
+    space: Space, levels: int, chains: int, rng: Generator, evidence: Evidence | None = None
+) -> Values:
+    """Worlds in which every allowed category of a group is equally likely: pure noise to start from."""
+    if levels < 1 or chains < 1:
+        raise InputError(
+            f"there is at least one level and one chain, not {levels} levels of {chains} chains."
+        )
+    rules = evidence or Evidence.none(space)
+    counts = _counts(space, rules).to(rng.device)
+    shape = (levels, chains, space.groups)
+    draws = torch.rand(shape, generator=rng, dtype=torch.float64, device=rng.device)
+    groups = torch.arange(space.groups, device=rng.device).expand(shape)
+    return rules.choices(groups, (draws * counts).long()).to(space.dtype)
+
+
 def _change_few(
     space: Space,
     worlds: Integer[Tensor, "worlds groups"],

@@ -3,27 +3,37 @@
 Parallel noising and parallel tempering differ only in the potential that they are given.
 """
 
-from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Generator, Tensor
 
-from nmln.exchange import SwapInfo, Walkers, exchange, start_walkers
+from nmln.adaptation import start_tuning, tune, with_sizes
+from nmln.exchange import exchange, start_walkers
 from nmln.files import InputError
-from nmln.types import Info, Kernel, Potential, State, Values
+from nmln.formats.db import write_db
+from nmln.kernels.combined import evidence_of, mean_info, simple_kernels
+from nmln.kernels.repair import repair
+from nmln.potentials.base import BasePotential, ScoreError
+from nmln.potentials.counted import Counted
+from nmln.types import (
+    Evaluations,
+    Info,
+    Kernel,
+    Potential,
+    State,
+    SwapInfo,
+    Sweep,
+    Tuning,
+    Values,
+    Walkers,
+)
 
 Phases = Literal["both", "alternate"]
-
-
-class Sweep(NamedTuple):
-    """Where the chains stand after a sweep, and what happened in it."""
-
-    number: int  # counted from the start of the run, burn-in included
-    state: State
-    walkers: Walkers
-    moves: Info  # mean over the moves of the sweep
-    swaps: tuple[SwapInfo, ...]
+_CHECK_EVERY = 100  # sweeps between two looks at whether the energy still is what it was
 
 
 class Snapshot(NamedTuple):
@@ -33,11 +43,22 @@ class Snapshot(NamedTuple):
     state: State
     walkers: Walkers
     rng: Tensor
+    tuning: Tuning
+    evaluations: Evaluations
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """Something that looks at every sweep after the burn-in, whether it is given out or not."""
+
+    def record(self, sweep: Sweep) -> None: ...
 
 
 def snapshot(sweep: Sweep, rng: Generator) -> Snapshot:
     """Keep where a run stands."""
-    return Snapshot(sweep.number, sweep.state, sweep.walkers, rng.get_state())
+    return Snapshot(
+        sweep.number, sweep.state, sweep.walkers, rng.get_state(), sweep.tuning, sweep.evaluations
+    )
 
 
 def sample(
@@ -51,7 +72,11 @@ def sample(
     phases: Phases = "both",
     burn_in: int = 0,
     thin: int = 1,
+    warm_up: int | None = None,
     resume: Snapshot | None = None,
+    recorder: Observer | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    rescue: str | Path | None = "offending.db",
 ) -> Iterator[Sweep]:
     """Run chains at all levels and give every `thin`-th sweep after the first `burn_in`.
 
@@ -59,45 +84,142 @@ def sample(
     neighbouring levels (`both`, the paper's order), or of one parity, in turn (`alternate`). `sweeps`
     counts all of them, those of an earlier part of a resumed run included. The same generator state
     gives the same run; a run resumed from a snapshot goes on bit for bit.
+
+    During the first `warm_up` sweeps (as many as `burn_in`, unless said otherwise) kernels with a step
+    size adapt it level by level to their acceptance; afterwards it stays, and the chains are exact.
+
+    Chains that start in a world which a hard formula forbids are repaired first. A score that is NaN or
+    plus infinity ends the run with an error, after its world was written to `rescue`. `recorder` sees
+    every sweep after the burn-in; `progress` is told the number of sweeps done and of all.
     """
     _check(sweeps, moves, phases, burn_in, thin)
+    counted = Counted(potential, None if resume is None else resume.evaluations)
+    warm_up = burn_in if warm_up is None else warm_up
     if resume is not None:
-        first, state, walkers = resume.number, resume.state, resume.walkers
+        first, state, walkers, tuning = resume.number, resume.state, resume.walkers, resume.tuning
         rng.set_state(resume.rng)
+        kernel = with_sizes(kernel, tuning)
     elif values is not None:
-        first, state, walkers = 0, start(potential, kernel, values), start_walkers(values)
+        with _rescue(rescue, potential):
+            state = start(counted, kernel, values, rng)
+        first, walkers = 0, start_walkers(values)
+        tuning = start_tuning(kernel, potential.levels)
     else:
         raise InputError("a run needs worlds to start from: give values, or a snapshot to resume.")
+    names = tuple(type(one).__name__ for one in simple_kernels(kernel))
     for number in range(first + 1, sweeps + 1):
-        infos = []
-        for _ in range(moves):
-            state, info = kernel.step(potential, state, rng)
-            infos.append(info)
-        swaps = []
-        for parity in (0, 1) if phases == "both" else (number % 2,):
-            state, walkers, swap = exchange(potential, state, walkers, parity, rng)
-            swaps.append(swap)
-        if number > burn_in and (number - burn_in) % thin == 0:
-            mean = Info(*(torch.stack(column).mean(0) for column in zip(*infos, strict=True)))
-            yield Sweep(number, state, walkers, mean, tuple(swaps))
+        parities = (0, 1) if phases == "both" else (number % 2,)
+        with _rescue(rescue, potential):
+            state, walkers, info, swaps = advance(
+                counted, kernel, state, walkers, rng, moves, parities
+            )
+            if number == first + 1 or number % _CHECK_EVERY == 0:
+                check_energy(counted, state)
+        if number <= warm_up:
+            tuning = tune(kernel, tuning, info)
+            kernel = with_sizes(kernel, tuning)
+        sweep = Sweep(number, state, walkers, info, swaps, counted.evaluations, tuning, names)
+        if progress is not None:
+            progress(number, sweeps)
+        if number > burn_in:
+            if recorder is not None:
+                recorder.record(sweep)
+            if (number - burn_in) % thin == 0:
+                yield sweep
 
 
-def start(potential: Potential, kernel: Kernel, values: Values) -> State:
-    """The state of chains at their first worlds; refuses worlds that a hard formula forbids."""
+class Advanced(NamedTuple):
+    """The chains after one sweep, and what happened in it."""
+
+    state: State
+    walkers: Walkers
+    moves: Info
+    swaps: tuple[SwapInfo, ...]
+
+
+def advance(
+    potential: Potential,
+    kernel: Kernel,
+    state: State,
+    walkers: Walkers,
+    rng: Generator,
+    moves: int = 1,
+    parities: tuple[int, ...] = (0, 1),
+) -> Advanced:
+    """One sweep: explore with some moves at every level, then exchange."""
+    infos, swaps = [], []
+    for _ in range(moves):
+        state, info = kernel.step(potential, state, rng)
+        infos.append(info)
+    for parity in parities:
+        state, walkers, swap = exchange(potential, state, walkers, parity, rng)
+        swaps.append(swap)
+    return Advanced(state, walkers, mean_info(infos), tuple(swaps))
+
+
+def start(
+    potential: Potential, kernel: Kernel, values: Values, rng: Generator | None = None
+) -> State:
+    """The state of chains at their first worlds, repaired where a hard formula forbids them."""
     if values.ndim != 3 or not values.shape[1]:
         raise InputError(
             f"chains start from values of shape (levels, chains, groups) with at least one chain, but "
             f"these have the shape {tuple(values.shape)}."
         )
+    if len(values) != potential.levels:
+        raise InputError(
+            f"the potential has {potential.levels} levels, but the chains start at {len(values)}. Give "
+            f"each level its worlds: worlds.expand({potential.levels}, -1, -1)."
+        )
+    evidence = evidence_of(kernel)
+    if evidence is not None and not bool(evidence.allows(values).all()):
+        level, chain = torch.nonzero(~evidence.allows(values))[0].tolist()
+        raise InputError(
+            f"chain {chain} of level {level} starts in a world that contradicts the evidence. Make the "
+            "worlds agree first: evidence.clamp(worlds)."
+        )
     state = kernel.init(potential, values)
     forbidden = torch.nonzero(state.scores == float("-inf"))
-    if len(forbidden):
+    if not len(forbidden):
+        return state
+    inner = potential.potential if isinstance(potential, Counted) else potential
+    if not isinstance(inner, BasePotential):
         level, chain = forbidden[0].tolist()
         raise InputError(
-            f"chain {chain} of level {level} starts in a world that a hard formula forbids. Start it "
-            "from a world that satisfies all hard formulas."
+            f"chain {chain} of level {level} starts in a world of score minus infinity. Start it from a "
+            "world that is possible."
         )
-    return state
+    mended = repair(inner, values, rng or Generator().manual_seed(0), evidence)
+    return kernel.init(potential, mended)
+
+
+def check_energy(potential: Potential, state: State) -> None:
+    """Score the worlds once more: an energy that has changed since makes every swap and move wrong."""
+    with torch.no_grad():
+        again = potential.score(state.values)
+    # Batches of another size round differently; what is left of a score's digits is not a change.
+    tolerance = 1e-3 * (1 + state.scores.abs())
+    changed = torch.nonzero((again - state.scores).abs() > tolerance)
+    if len(changed):
+        level, chain = changed[0].tolist()
+        raise InputError(
+            f"the energy changes between calls: the world of chain {chain} at level {level} scored "
+            f"{state.scores[level, chain]:.6g} and now {again[level, chain]:.6g}. A potential must give "
+            "one world one score: no dropout or random numbers inside (call .eval()), no dependence on "
+            "the other worlds of a batch, and a new start after a change of parameters."
+        )
+
+
+@contextmanager
+def _rescue(path: str | Path | None, potential: Potential) -> Iterator[None]:
+    """Write the world of a score that cannot be to a file, and say where it is."""
+    try:
+        yield
+    except ScoreError as error:
+        if path is None or not isinstance(potential, BasePotential):
+            raise
+        write_db(path, potential.space, error.world[None])
+        raise ScoreError(f"{error} It was saved as {path}.", error.world) from None
 
 
 def _check(sweeps: int, moves: int, phases: str, burn_in: int, thin: int) -> None:

@@ -1,8 +1,9 @@
 """Names for the shapes that travel through the package, and the protocols of potentials and kernels."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Bool, Float, Int64, Integer
+from jaxtyping import Bool, Float, Float64, Int64, Integer
 from torch import Generator, Tensor
 
 Values = Integer[Tensor, "levels chains groups"]
@@ -28,6 +29,9 @@ Allowed = Bool[Tensor, " entries"]
 
 Groups = Int64[Tensor, "levels chains"]
 """One chosen group for every chain."""
+
+Walkers = Int64[Tensor, "levels chains"]
+"""The label of the state that stands at each level of a replica."""
 
 Alternatives = Float[Tensor, "levels chains most"]
 """The score of every category of a chosen group; minus infinity beyond the group's size."""
@@ -67,10 +71,61 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a move tells and nobody needs: how likely it was taken, how many worlds changed."""
+    """What a move tells and nobody needs: how likely it was taken, how many worlds changed.
+
+    A kernel made of kernels tells the acceptance of each in `parts`; NaN where one had no turn.
+    """
 
     acceptance: Float[Tensor, " levels"]
     moved: Float[Tensor, " levels"]
+    parts: Float[Tensor, "kernels levels"] | None = None
+    moves: int = 1  # that these are the means of
+
+    @property
+    def by_kernel(self) -> Float[Tensor, "kernels levels"]:
+        """The acceptance of every simple kernel."""
+        return self.acceptance[None] if self.parts is None else self.parts
+
+
+class SwapInfo(NamedTuple):
+    """What an exchange phase did: for each of its pairs of levels, the probability of a swap in every
+    replica, and whether it happened. `pairs` holds the upper level of each pair.
+    """
+
+    pairs: tuple[int, ...]
+    probabilities: Float[Tensor, "pairs chains"]
+    swapped: Bool[Tensor, "pairs chains"]
+
+
+class Evaluations(NamedTuple):
+    """How many worlds were scored, how many with slopes, and how long that took."""
+
+    scores: int = 0
+    slopes: int = 0
+    seconds: float = 0.0
+
+
+class Tuning(NamedTuple):
+    """Where the search for step sizes stands: their logarithms, and how many moves each has seen.
+
+    One row for every simple kernel, one column for every level; NaN for kernels without a size.
+    """
+
+    log_sizes: Float64[Tensor, "kernels levels"]
+    seen: Int64[Tensor, " kernels"]
+
+
+class Sweep(NamedTuple):
+    """Where the chains stand after a sweep, and what happened in it."""
+
+    number: int  # counted from the start of the run, burn-in included
+    state: State
+    walkers: Walkers
+    moves: Info  # mean over the moves of the sweep
+    swaps: tuple[SwapInfo, ...]
+    evaluations: Evaluations  # since the start of the run
+    tuning: Tuning
+    kernels: tuple[str, ...]  # the names of the simple kernels, in the order of `moves.by_kernel`
 
 
 @runtime_checkable
@@ -87,4 +142,18 @@ class Kernel(Protocol):
 
     def step(self, potential: Potential, state: State, rng: Generator) -> tuple[State, Info]:
         """One move of every chain."""
+        ...
+
+
+@runtime_checkable
+class Tunable(Kernel, Protocol):
+    """A kernel whose moves have a size that can follow the acceptance: the larger, the bolder."""
+
+    @property
+    def step_sizes(self) -> tuple[float, ...]:
+        """One size for all levels, or one for each."""
+        ...
+
+    def with_step_sizes(self, sizes: Sequence[float]) -> Kernel:
+        """The same kernel with the nearest sizes to these that it can have."""
         ...

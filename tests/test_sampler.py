@@ -1,3 +1,7 @@
+from itertools import islice
+from pathlib import Path
+from typing import ClassVar
+
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -5,21 +9,25 @@ from torch import Generator, Tensor
 
 from nmln.evidence import Evidence
 from nmln.files import InputError
+from nmln.formats.db import read_db
 from nmln.formats.mln import parse_formula
-from nmln.kernels.combined import Mixture
+from nmln.kernels.combined import Composition, Lazy, Mixture
 from nmln.kernels.gibbs import Gibbs
 from nmln.kernels.gradient import GibbsWithGradients
 from nmln.kernels.langevin import DiscreteLangevin
-from nmln.language import Attribute, Language
+from nmln.kernels.metropolised import MetropolisedGibbs
+from nmln.language import Attribute, Language, predicate
 from nmln.logic import Literal
 from nmln.noise import Ladder, noised
+from nmln.potentials.base import ScoreError
 from nmln.potentials.formula import FormulaPotential
-from nmln.potentials.function import ValuesPotential
+from nmln.potentials.function import OneHotPotential, TablePotential, ValuesPotential
 from nmln.potentials.graph import GraphPotential
 from nmln.potentials.tempered import TemperedPotential
+from nmln.potentials.total import TotalPotential
 from nmln.sampler import sample, snapshot
 from nmln.space import Space
-from nmln.types import Kernel, Potential
+from nmln.types import Kernel, Potential, Sweep
 
 SPACE = Space(Language(Attribute("k", ("a",), tuple("xyz"), value_sort="s")), {"a": 3})  # 27 worlds
 WORLDS = SPACE.enumerate()
@@ -147,9 +155,152 @@ def test_a_run_that_cannot_be_is_refused(options, message: str) -> None:
         list(sample(noised_levels(), Gibbs(SPACE), rng=Generator(), **given))
 
 
-def test_a_start_that_a_hard_formula_forbids_is_refused() -> None:
-    hard = FormulaPotential(SPACE, [parse_formula('k(x, "x") v k(x, "y").', SPACE.language)], 3)
-    with pytest.raises(
-        InputError, match="chain 2 of level 0 starts in a world that a hard formula forbids"
-    ):
-        list(sample(hard, Gibbs(SPACE), starts(5), 1, Generator()))
+def test_values_for_another_number_of_levels_are_refused() -> None:
+    with pytest.raises(InputError, match="has 3 levels, but the chains start at 2"):
+        list(sample(noised_levels(), Gibbs(SPACE), starts(4, 2), 1, Generator()))
+
+
+def test_a_start_that_contradicts_the_evidence_is_refused() -> None:
+    evidence = Evidence.of(SPACE, [Literal("k", ("0", "y"))])
+    kernel = Mixture((Gibbs(SPACE, evidence), Lazy(MetropolisedGibbs(SPACE, evidence))))
+    with pytest.raises(InputError, match=r"chain 0 of level 0 .* contradicts the evidence"):
+        list(sample(noised_levels(), kernel, starts(4), 1, Generator()))
+
+
+def test_a_start_that_a_hard_formula_forbids_is_repaired_within_the_evidence() -> None:
+    hard = FormulaPotential(SPACE, [parse_formula('k(x, "x") v k(x, "y").', SPACE.language)])
+    evidence = Evidence.of(SPACE, [Literal("k", ("1", "y"))])
+    values = evidence.clamp(starts(9, 1))
+    allowed = hard.score(values) == 0
+    (sweep,) = sample(hard, Lazy(Gibbs(SPACE, evidence), 0.999999), values, 1, Generator())
+    assert (hard.score(sweep.state.values) == 0).all()
+    assert evidence.allows(sweep.state.values).all()
+    assert torch.equal(sweep.state.values[0][allowed[0]], values[0][allowed[0]])
+    assert not allowed.all()
+
+
+def test_a_start_that_cannot_be_repaired_names_the_formula() -> None:
+    rules = ['k(x, "x").', '!k(x, "x").']
+    hard = FormulaPotential(SPACE, [parse_formula(rule, SPACE.language) for rule in rules], 1)
+    total = TotalPotential([GraphPotential(SPACE, 1), hard])
+    with pytest.raises(InputError, match=r'Still violated: !?k\(x, "x"\)\.'):
+        list(sample(total, Gibbs(SPACE), starts(2, 1), 1, Generator()))
+
+
+def test_an_energy_of_ones_own_that_forbids_the_start_is_repaired_or_refused() -> None:
+    only = ValuesPotential(SPACE, lambda values: torch.where(values[..., 0] == 2, 0.0, -torch.inf))
+    (sweep,) = sample(only, Gibbs(SPACE), starts(5, 1), 1, Generator())
+    assert (sweep.state.values[..., 0] == 2).all()
+
+    class Bare:
+        levels = 1
+        score, score_and_slopes = only.score, only.score_and_slopes
+        score_alternatives = only.score_alternatives
+
+    with pytest.raises(InputError, match="starts in a world of score minus infinity"):
+        list(sample(Bare(), Gibbs(SPACE), starts(5, 1), 1, Generator()))
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_a_score_that_cannot_be_ends_the_run_with_its_world_saved(
+    wrong: float, tmp_path: Path
+) -> None:
+    def score(values: Tensor) -> Tensor:
+        return torch.where((values == 2).all(-1), wrong, 0.5 * values.double().sum(-1))
+
+    potential = ValuesPotential(SPACE, score)
+    runs = sample(
+        potential,
+        Gibbs(SPACE),
+        starts(3, 1),
+        1000,
+        Generator().manual_seed(0),
+        rescue=tmp_path / "offending.db",
+    )
+    with pytest.raises(ScoreError, match=r"gives (nan|inf) at level 0.*saved as .*offending.db"):
+        list(runs)
+    _, worlds = read_db(tmp_path / "offending.db", SPACE.language, SPACE.domain)
+    assert (worlds[0] == 2).all()
+
+
+@pytest.mark.parametrize("kernel", [Gibbs(SPACE), GibbsWithGradients(SPACE)])
+def test_an_energy_that_changes_between_calls_is_noticed(kernel: Kernel) -> None:
+    calls = iter(range(10**6))
+    drifting = ValuesPotential(
+        SPACE, lambda values: values.double().sum(-1) + 0.01 * next(calls), levels=2
+    )
+    with pytest.raises(InputError, match="the energy changes between calls: the world of chain"):
+        list(sample(drifting, kernel, starts(3, 2), 5, Generator()))
+
+
+def test_one_level_is_sampled_without_exchange() -> None:
+    potential = TablePotential(SPACE, TARGET.log()[None])
+    runs = list(sample(potential, Gibbs(SPACE), starts(3, 1), 4, Generator().manual_seed(0)))
+    assert [len(swap.pairs) for sweep in runs for swap in sweep.swaps] == [0] * 8
+
+
+def test_step_sizes_adapt_while_warming_up_and_then_stay() -> None:
+    space = Space(Language(predicate("up", "site")), {"site": 20})
+
+    def ring(onehot: Tensor) -> Tensor:
+        spins = onehot[..., 1::2] - onehot[..., ::2]
+        return 0.8 * (spins * spins.roll(1, -1)).sum(-1)
+
+    potential = TemperedPotential(OneHotPotential(space, ring), (4.0, 2.0, 1.0))
+    kernel = Composition((DiscreteLangevin(space, alpha=50.0), Gibbs(space)))
+    start = torch.zeros(3, 100, 20, dtype=torch.uint8)
+    runs = list(sample(potential, kernel, start, 300, Generator().manual_seed(0), warm_up=200))
+    sizes = [sweep.tuning.log_sizes for sweep in runs]
+    assert not torch.equal(sizes[0][0], sizes[199][0])
+    assert all(torch.equal(sizes[199][0], later[0]) for later in sizes[200:])
+    assert sizes[0][1].isnan().all(), "Gibbs sampling has no step size"
+    later = torch.stack([sweep.moves.by_kernel[0] for sweep in runs[200:]]).mean(0)
+    assert (later - 0.574).abs().max() < 0.05
+    assert runs[0].kernels == ("DiscreteLangevin", "Gibbs")
+
+
+def test_a_run_resumed_while_it_warms_up_goes_on_bit_for_bit() -> None:
+    potential, kernel = noised_levels(), DiscreteLangevin(SPACE)
+    whole = list(sample(potential, kernel, starts(5), 12, Generator().manual_seed(3), warm_up=9))
+    rng = Generator().manual_seed(3)
+    *_, fourth = islice(sample(potential, kernel, starts(5), 12, rng, warm_up=9), 4)
+    kept = snapshot(fourth, rng)
+    rest = list(sample(potential, kernel, None, 12, Generator(), warm_up=9, resume=kept))
+    assert torch.equal(whole[-1].state.values, rest[-1].state.values)
+    assert torch.equal(whole[-1].tuning.log_sizes, rest[-1].tuning.log_sizes)
+
+
+def test_every_evaluation_is_counted() -> None:
+    potential = noised_levels()
+    first, last = sample(potential, Gibbs(SPACE), starts(4), 2, Generator().manual_seed(0))
+    assert first.evaluations.scores == 12 + 12 * 3 + 2 * 12 + 12  # start, move, swaps, check
+    assert last.evaluations.scores == first.evaluations.scores + 12 * 3 + 2 * 12
+    assert last.evaluations.slopes == 0
+    (one,) = sample(potential, GibbsWithGradients(SPACE), starts(4), 1, Generator().manual_seed(0))
+    assert one.evaluations.slopes == 12 + 12 + 2 * 12
+    assert one.evaluations.scores == 12
+    assert one.evaluations.seconds > 0
+
+
+def test_recorder_and_progress_see_what_is_not_given_out() -> None:
+    class Counting:
+        seen: ClassVar[list[int]] = []
+
+        def record(self, sweep: Sweep) -> None:
+            self.seen.append(sweep.number)
+
+    told: list[tuple[int, int]] = []
+    given = sample(
+        noised_levels(),
+        Gibbs(SPACE),
+        starts(2),
+        10,
+        Generator(),
+        burn_in=4,
+        thin=3,
+        recorder=Counting(),
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert [sweep.number for sweep in given] == [7, 10]
+    assert Counting.seen == list(range(5, 11))
+    assert told == [(done, 10) for done in range(1, 11)]

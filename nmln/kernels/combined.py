@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Generator
+from jaxtyping import Float
+from torch import Generator, Tensor
 
+from nmln.evidence import Evidence
 from nmln.files import InputError
 from nmln.types import Info, Kernel, Potential, State, Values
 
@@ -24,12 +26,13 @@ class Composition:
         return self.kernels[0].init(potential, values)
 
     def step(self, potential: Potential, state: State, rng: Generator) -> tuple[State, Info]:
-        before, acceptance = state.values, []
+        before, infos = state.values, []
         for kernel in self.kernels:
             state, info = _hand_over(kernel, potential, state, rng)
-            acceptance.append(info.acceptance)
+            infos.append(info)
         moved = (state.values != before).any(-1).to(state.scores.dtype).mean(1)
-        return state, Info(torch.stack(acceptance).mean(0), moved)
+        acceptance = torch.stack([info.acceptance for info in infos]).mean(0)
+        return state, Info(acceptance, moved, torch.cat([info.by_kernel for info in infos]))
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,72 @@ class Mixture:
         weights = self.weights if self.weights is not None else [1.0] * len(self.kernels)
         chances = torch.tensor(weights, dtype=torch.float64, device=rng.device)
         chosen = int(torch.multinomial(chances, 1, generator=rng))
-        return _hand_over(self.kernels[chosen], potential, state, rng)
+        state, info = _hand_over(self.kernels[chosen], potential, state, rng)
+        counts = [len(simple_kernels(kernel)) for kernel in self.kernels]
+        parts = [info.acceptance.new_full((count, potential.levels), torch.nan) for count in counts]
+        parts[chosen] = info.by_kernel
+        return state, Info(info.acceptance, info.moved, torch.cat(parts))
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """A kernel that every chain sits out with probability `rest`, each for itself.
+
+    Costs nothing but that share of the moves, and takes away the parity that some kernels keep on
+    two-valued groups. The acceptance it tells is that of the kernel.
+    """
+
+    kernel: Kernel
+    rest: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rest < 1:
+            raise InputError(f"chains rest with a probability between 0 and 1, not {self.rest}.")
+
+    def init(self, potential: Potential, values: Values) -> State:
+        return self.kernel.init(potential, values)
+
+    def step(self, potential: Potential, state: State, rng: Generator) -> tuple[State, Info]:
+        new, info = self.kernel.step(potential, state, rng)
+        shape, device = state.scores.shape, state.scores.device
+        resting = torch.rand(shape, generator=rng, dtype=torch.float64, device=device) < self.rest
+        values = torch.where(resting[..., None], state.values, new.values)
+        slopes = None
+        if new.slopes is not None and state.slopes is not None:
+            slopes = torch.where(resting[..., None], state.slopes, new.slopes)
+        moved = (values != state.values).any(-1).to(info.moved.dtype).mean(1)
+        kept = State(values, torch.where(resting, state.scores, new.scores), slopes)
+        return kept, Info(info.acceptance, moved, info.parts)
+
+
+def simple_kernels(kernel: Kernel) -> tuple[Kernel, ...]:
+    """The kernels that a kernel is made of, in the order of `Info.parts`; itself if it is simple."""
+    if isinstance(kernel, Lazy):
+        return simple_kernels(kernel.kernel)
+    if isinstance(kernel, Composition | Mixture):
+        return tuple(one for part in kernel.kernels for one in simple_kernels(part))
+    return (kernel,)
+
+
+def evidence_of(kernel: Kernel) -> Evidence | None:
+    """What a kernel takes for observed; None if it moves every group or does not say."""
+    return next((found for one in simple_kernels(kernel) if (found := _evidence(one))), None)
+
+
+def _evidence(kernel: Kernel) -> Evidence | None:
+    found = getattr(kernel, "evidence", None)
+    return found if isinstance(found, Evidence) else None
+
+
+def mean_info(infos: Sequence[Info]) -> Info:
+    """The mean over several moves of one kernel; over its turns, for a kernel that is not always on."""
+    parts: list[Float[Tensor, "kernels levels"]] = [info.by_kernel for info in infos]
+    return Info(
+        torch.stack([info.acceptance for info in infos]).mean(0),
+        torch.stack([info.moved for info in infos]).mean(0),
+        torch.stack(parts).nanmean(0),
+        len(infos),
+    )
 
 
 def _hand_over(

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Generator, Tensor
 
 from nmln.evidence import Evidence
-from nmln.kernels.moves import accept, allowed_entries, draw
+from nmln.kernels.moves import Attributes, accept, allowed_entries, current_entries, differences, draw
 from nmln.space import Space
 from nmln.types import Info, Potential, Scores, Slopes, State, Values
 
@@ -23,6 +23,7 @@ class GibbsWithGradients:
 
     space: Space
     evidence: Evidence | None = None
+    attributes: Attributes = None
 
     def init(self, potential: Potential, values: Values) -> State:
         return State(values, *potential.score_and_slopes(values))
@@ -41,12 +42,15 @@ class GibbsWithGradients:
 
     def proposal(self, values: Values, slopes: Slopes) -> Slopes:
         """The log-probability of proposing each entry; minus infinity for what is so or may not be."""
-        entries = values.long() + self.space.offsets.to(values.device)
-        groups = self.space.group_of_entry.to(values.device)
-        difference = slopes - slopes.gather(2, entries)[..., groups]
-        possible = allowed_entries(self.space, self.evidence).to(values.device).expand(slopes.shape)
-        possible = possible.scatter(2, entries, False)
-        return (difference / 2).masked_fill(~possible, float("-inf")).log_softmax(-1)
+        return self.logits(values, slopes).log_softmax(-1)
+
+    def logits(self, values: Values, slopes: Slopes) -> Slopes:
+        """D / 2, and minus infinity for what is so or may not be."""
+        logits = differences(self.space, values, slopes).div_(2)
+        if self.evidence is not None or self.attributes is not None:
+            allowed = allowed_entries(self.space, self.evidence, self.attributes).to(values.device)
+            logits.masked_fill_(~allowed, float("-inf"))
+        return logits.scatter_(2, current_entries(self.space, values), float("-inf"))
 
     def change(
         self, values: Values, entry: Int64[Tensor, "levels chains"]

@@ -1,14 +1,22 @@
 """Discrete Langevin proposals with Metropolis-Hastings: all groups may move at once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 
 from nmln.evidence import Evidence
 from nmln.files import InputError
-from nmln.kernels.moves import accept, allowed_entries, draw
+from nmln.kernels.moves import (
+    Attributes,
+    accept,
+    allowed_entries,
+    current_entries,
+    differences,
+    draw,
+    normalised,
+)
 from nmln.space import Space
 from nmln.types import Info, Potential, Scores, Slopes, State, Values
 
@@ -24,11 +32,20 @@ class DiscreteLangevin:
     space: Space
     evidence: Evidence | None = None
     alpha: float | Sequence[float] = 1.0
+    attributes: Attributes = None
 
     def __post_init__(self) -> None:
-        sizes = [self.alpha] if isinstance(self.alpha, int | float) else list(self.alpha)
-        if not sizes or any(not size > 0 for size in sizes):
+        if not self.step_sizes or any(not size > 0 for size in self.step_sizes):
             raise InputError(f"step sizes must be positive, but alpha is {self.alpha}.")
+
+    @property
+    def step_sizes(self) -> tuple[float, ...]:
+        alpha = self.alpha
+        return (float(alpha),) if isinstance(alpha, int | float) else tuple(map(float, alpha))
+
+    def with_step_sizes(self, sizes: Sequence[float]) -> "DiscreteLangevin":
+        """Sizes from 0.02, where hardly a group moves, to 1e4, where staying has no advantage."""
+        return replace(self, alpha=tuple(min(1e4, max(0.02, size)) for size in sizes))
 
     def init(self, potential: Potential, values: Values) -> State:
         return State(values, *potential.score_and_slopes(values))
@@ -46,18 +63,18 @@ class DiscreteLangevin:
 
     def proposal(self, values: Values, slopes: Slopes) -> Slopes:
         """The log-probability of each category of each group, the groups being independent."""
-        device = values.device
-        entries = values.long() + self.space.offsets.to(device)
-        alpha = torch.as_tensor(self.alpha, dtype=slopes.dtype, device=device).view(-1, 1, 1)
-        stay = torch.zeros_like(slopes).scatter(2, entries, 1.0)
-        logits = slopes / 2 + (stay - 1) / alpha
-        allowed = allowed_entries(self.space, self.evidence).to(device)
-        logits = logits.masked_fill(~allowed, float("-inf"))
-        result = torch.empty_like(logits)
+        logits = differences(self.space, values, slopes).div_(2)
+        alpha = torch.as_tensor(self.alpha, dtype=slopes.dtype, device=values.device)
+        # What all changes lose, staying gains: the same distribution.
+        stay = (1 / alpha).view(-1, 1, 1).expand(values.shape)
+        if self.evidence is not None or self.attributes is not None:
+            allowed = allowed_entries(self.space, self.evidence, self.attributes).to(values.device)
+            logits.masked_fill_(~allowed, float("-inf"))
+        logits.scatter_(2, current_entries(self.space, values), stay)
         for block in self.space.blocks:
             view = self.space.entries_of(logits, block)
-            self.space.entries_of(result, block).copy_(view.log_softmax(-1))
-        return result
+            view.copy_(normalised(view)[0])
+        return logits
 
     def propose(self, log_q: Slopes, rng: Generator) -> Values:
         """Draw a category for every group."""
@@ -66,5 +83,4 @@ class DiscreteLangevin:
 
     def chosen(self, log_q: Slopes, values: Values) -> Scores:
         """The log-probability of proposing given worlds."""
-        entries: Tensor = values.long() + self.space.offsets.to(values.device)
-        return log_q.gather(2, entries).sum(-1)
+        return log_q.gather(2, current_entries(self.space, values)).sum(-1)

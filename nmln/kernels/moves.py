@@ -1,4 +1,6 @@
-"""What the kernels share: which groups may move, drawing from logits, accepting proposals."""
+"""What the kernels share: which groups may move, drawing categories, accepting proposals."""
+
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -7,25 +9,46 @@ from torch import Generator, Tensor
 from nmln.evidence import Evidence
 from nmln.files import InputError
 from nmln.space import Space
-from nmln.types import Alternatives, Groups, Info, Potential, Scores, State, Values
+from nmln.types import Alternatives, Groups, Info, Potential, Scores, Slopes, State, Values
 
 
-def free_groups(space: Space, evidence: Evidence | None) -> Int64[Tensor, " free"]:
+Attributes = Sequence[str] | None
+"""The names of the attributes that a kernel moves; None: all of them."""
+
+
+def free_groups(
+    space: Space, evidence: Evidence | None, attributes: Attributes = None
+) -> Int64[Tensor, " free"]:
     """The groups that a kernel may move; refuses evidence that leaves none."""
     counts = space.sizes if evidence is None else evidence.counts
-    free = torch.nonzero(counts > 1).flatten()
-    if not len(free):
+    free = counts > 1
+    if attributes is not None:
+        chosen = torch.zeros_like(free)
+        for name in attributes:
+            chosen[space.block(name).groups] = True
+        free = free & chosen
+    if not bool(free.any()):
         raise InputError("every group is observed, so there is nothing to sample.")
-    return free
+    return torch.nonzero(free).flatten()
 
 
-def allowed_entries(space: Space, evidence: Evidence | None) -> Bool[Tensor, " entries"]:
-    """The entries that evidence leaves open."""
-    if evidence is None:
-        return torch.ones(space.entries, dtype=torch.bool)
-    if evidence.space != space:
-        raise InputError("this evidence is about another space. Make it with the space at hand.")
-    return evidence.allowed
+def allowed_entries(
+    space: Space, evidence: Evidence | None, attributes: Attributes = None
+) -> Bool[Tensor, " entries"]:
+    """The entries that evidence leaves open, of the chosen attributes."""
+    allowed = torch.ones(space.entries, dtype=torch.bool)
+    if evidence is not None:
+        if evidence.space != space:
+            raise InputError(
+                "this evidence is about another space. Make it with the space at hand."
+            )
+        allowed = evidence.allowed
+    if attributes is None:
+        return allowed
+    chosen = torch.zeros_like(allowed)
+    for name in attributes:
+        chosen[space.block(name).entries] = True
+    return allowed & chosen
 
 
 def conditionals(
@@ -53,9 +76,45 @@ def set_groups(values: Values, groups: Groups, categories: Groups) -> Values:
     return values.scatter(2, groups[..., None], categories[..., None].to(values.dtype))
 
 
-def draw(logits: Float[Tensor, "*batch choices"], rng: Generator) -> Int64[Tensor, "*batch"]:
-    """One choice per row with probabilities softmax(logits), by Gumbel's trick."""
-    return perturbed(logits, rng).argmax(-1)
+def draw(log_p: Float[Tensor, "*batch choices"], rng: Generator) -> Int64[Tensor, "*batch"]:
+    """One choice per row with these log-probabilities, for one uniform number a row.
+
+    What has probability zero is never drawn, unless all have.
+    """
+    reached = log_p.exp().cumsum(-1, dtype=torch.float64)
+    uniform = torch.rand(
+        reached.shape[:-1], generator=rng, dtype=torch.float64, device=reached.device
+    )
+    wanted = ((1 - uniform) * reached[..., -1])[..., None]  # above zero, at most the sum
+    return torch.searchsorted(reached, wanted).squeeze(-1)
+
+
+def normalised(
+    logits: Float[Tensor, "*batch choices"],
+) -> tuple[Float[Tensor, "*batch choices"], Float[Tensor, "*batch"]]:
+    """log_softmax and logsumexp of short rows, several times faster than torch has them.
+
+    A row that is minus infinity throughout has the sum minus infinity and stays as it is.
+    """
+    most = logits.amax(-1, keepdim=True).clamp(min=torch.finfo(logits.dtype).min)
+    below = logits - most
+    sums = below.exp().sum(-1, keepdim=True).log()
+    return below - sums.clamp(min=0), (most + sums).squeeze(-1)
+
+
+def differences(space: Space, values: Values, slopes: Slopes) -> Slopes:
+    """D: how much larger the slope of each entry is than that of its group's category."""
+    now = slopes.gather(2, current_entries(space, values))
+    result = torch.empty_like(slopes)
+    for block in space.blocks:
+        here = now[..., block.groups, None]
+        torch.sub(space.entries_of(slopes, block), here, out=space.entries_of(result, block))
+    return result
+
+
+def current_entries(space: Space, values: Values) -> Int64[Tensor, "levels chains groups"]:
+    """The entry of every group's category."""
+    return values + space.offsets.to(values.device)
 
 
 def perturbed(

@@ -1,7 +1,7 @@
 """Path-auxiliary moves: several groups change at once, drawn one after the other from the slopes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int64
@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from nmln.evidence import Evidence
 from nmln.files import InputError
 from nmln.kernels.gradient import GibbsWithGradients
-from nmln.kernels.moves import accept, draw, free_groups, perturbed
+from nmln.kernels.moves import Attributes, accept, draw, free_groups, normalised, perturbed
 from nmln.space import Space
 from nmln.types import Info, Potential, Scores, Slopes, State, Values
 
@@ -29,15 +29,26 @@ class PathAuxiliary:
     space: Space
     evidence: Evidence | None = None
     mean_length: int | Sequence[int] = 2
+    attributes: Attributes = None
 
     def __post_init__(self) -> None:
-        lengths = [self.mean_length] if isinstance(self.mean_length, int) else self.mean_length
-        free = len(free_groups(self.space, self.evidence))
-        if not len(lengths) or any(not 1 <= 2 * m - 1 <= free for m in lengths):
+        free = len(free_groups(self.space, self.evidence, self.attributes))
+        lengths = self.step_sizes
+        if not lengths or any(not 1 <= 2 * m - 1 <= free for m in lengths):
             raise InputError(
                 f"a path of mean length m changes up to 2m - 1 of the {free} free groups, but m is "
                 f"{self.mean_length}. Take m from 1 to {(free + 1) // 2}."
             )
+
+    @property
+    def step_sizes(self) -> tuple[float, ...]:
+        length = self.mean_length
+        return (float(length),) if isinstance(length, int) else tuple(map(float, length))
+
+    def with_step_sizes(self, sizes: Sequence[float]) -> "PathAuxiliary":
+        """Whole lengths, so that the longest path changes no more than all free groups."""
+        most = (len(free_groups(self.space, self.evidence, self.attributes)) + 1) // 2
+        return replace(self, mean_length=tuple(min(most, max(1, round(m))) for m in sizes))
 
     def init(self, potential: Potential, values: Values) -> State:
         return State(values, *potential.score_and_slopes(values))
@@ -60,8 +71,7 @@ class PathAuxiliary:
 
     @property
     def longest(self) -> int:
-        lengths = [self.mean_length] if isinstance(self.mean_length, int) else self.mean_length
-        return 2 * max(lengths) - 1
+        return 2 * int(max(self.step_sizes)) - 1
 
     def _draw_length(self, values: Values, rng: Generator) -> Int64[Tensor, "levels chains"]:
         most = 2 * torch.as_tensor(self.mean_length, device=values.device).view(-1, 1) - 1
@@ -73,18 +83,14 @@ class PathAuxiliary:
     def proposal(
         self, values: Values, slopes: Slopes
     ) -> tuple[Float[Tensor, "levels chains groups"], Slopes]:
-        """The logarithms of each group's weight, and of its categories' shares of it."""
-        log_q = GibbsWithGradients(self.space, self.evidence).proposal(values, slopes)
-        weights = log_q.new_empty(values.shape)
-        choices = torch.empty_like(log_q)
+        """The logarithms of each group's weight, up to a constant, and of its categories' shares."""
+        logits = GibbsWithGradients(self.space, self.evidence, self.attributes).logits(values, slopes)
+        weights = logits.new_empty(values.shape)
         for block in self.space.blocks:
-            entries = self.space.entries_of(log_q, block)
-            total = entries.logsumexp(-1)
-            weights[..., block.groups] = total
-            share = entries - total[..., None]
-            share = share.masked_fill(entries == float("-inf"), float("-inf"))
-            self.space.entries_of(choices, block).copy_(share)
-        return weights, choices
+            entries = self.space.entries_of(logits, block)
+            shares, weights[..., block.groups] = normalised(entries)
+            entries.copy_(shares)
+        return weights, logits
 
     def _draw_order(self, weights: Float[Tensor, "levels chains groups"], rng: Generator) -> Order:
         """The longest possible path, drawn without replacement."""
@@ -118,15 +124,12 @@ class PathAuxiliary:
         """The log-probability of drawing these groups in this order, and the categories they end in."""
         on_path = torch.arange(order.shape[-1], device=order.device) < length[..., None]
         drawn = weights.gather(2, order)
-        left = weights.clone()
-        result = torch.zeros_like(weights[..., 0])
-        for place in range(order.shape[-1]):
-            step = drawn[..., place] - left.logsumexp(-1)
-            result = result + step.masked_fill(~on_path[..., place], 0.0)
-            left = left.scatter(2, order[..., place : place + 1], float("-inf"))
+        # What is left at a place: the groups from there to the end of the order, and those outside it.
+        outside = weights.scatter(2, order, float("-inf")).logsumexp(-1, keepdim=True)
+        left = torch.cat([drawn, outside], dim=-1).flip(-1).logcumsumexp(-1).flip(-1)[..., :-1]
         entry = self.space.offsets.to(order.device)[order] + end.gather(2, order).long()
-        share = choices.gather(2, entry)
-        return result + share.masked_fill(~on_path, 0.0).sum(-1)
+        step = drawn - left + choices.gather(2, entry)
+        return step.masked_fill(~on_path, 0.0).sum(-1)
 
 
 def reverse(order: Order, length: Int64[Tensor, "levels chains"]) -> Order:

@@ -65,6 +65,18 @@ class BasePotential(nn.Module, ABC):
         found = found.scatter(1, torch.cat([own, place], dim=1), scores)
         return found[:, :-1].unflatten(1, (chains, most))
 
+    def violations_of(self, values: Values) -> Float[Tensor, "levels chains"]:
+        """How much forbids each world: 0 where the score is finite.
+
+        Here 1 for every forbidden world; a potential that can count its violations overrides this, so
+        that a search sees when it comes closer.
+        """
+        return (self.evaluate(values) == float("-inf")).to(self.dtype)
+
+    def forbidden_by(self, level: int, world: Integer[Tensor, " groups"]) -> list[str]:
+        """The hard formulas that forbid a world at a level, as text."""
+        return []
+
     def score(self, values: Values) -> Scores:
         self._check_values(values)
         scores = self.evaluate(values)
@@ -88,7 +100,12 @@ class BasePotential(nn.Module, ABC):
                 f"shape (levels, chains) = {tuple(values.shape[:2])}; given: {tuple(groups.shape)}."
             )
         scores = self.evaluate_alternatives(values, groups)
-        self._check_scores(scores.amax(-1), values)
+        highest = scores.amax(-1)  # NaN, if one of them is
+        if bool((highest.isnan() | (highest == float("inf"))).any()):
+            category = (scores.isnan() | (scores == float("inf"))).long().argmax(-1, keepdim=True)
+            self._check_scores(
+                highest, values.scatter(2, groups[..., None], category.to(values.dtype))
+            )
         return scores
 
     def _check_values(self, values: Tensor) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from nmln.files import InputError
@@ -71,6 +71,16 @@ class FormulaPotential(BasePotential):
         """The number of false groundings of every hard formula."""
         whole = torch.tensor([grounding.count for grounding in self._hard], device=values.device)
         return whole - self._count(self._hard, values)
+
+    def violations_of(self, values: Values) -> Float[Tensor, "levels chains"]:
+        strict = self.weights.new_tensor(self.strengths) == 1
+        return self.violations(values).sum(-1) * strict[:, None]
+
+    def forbidden_by(self, level: int, world: Integer[Tensor, " groups"]) -> list[str]:
+        if self.strengths[level] < 1:
+            return []
+        found = self.violations(world.expand(self.levels, 1, -1))[level, 0]
+        return [str(one) for one, count in zip(self.hard, found, strict=True) if count > 0]
 
     @torch.no_grad()
     def _count(self, groundings: list[Grounding], values: Values) -> Tensor:

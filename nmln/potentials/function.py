@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from nmln.files import InputError
 from nmln.potentials.base import BasePotential, NeuralPotential
@@ -47,6 +48,33 @@ class ValuesPotential(BasePotential):
     def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
         scores = self.evaluate(values)
         return scores, exact_differences(self, values, scores)
+
+
+class TablePotential(ValuesPotential):
+    """The scores of all worlds, looked up: a row for every level, worlds in the order of `enumerate`.
+
+    With the exact noised distributions of a small space this is parallel noising as the theory has it:
+
+        table = torch.stack([noised(space, probabilities, rate) for rate in ladder]).log()
+        potential = TablePotential(space, table)
+    """
+
+    def __init__(self, space: Space, table: Float[Tensor, "levels worlds"]) -> None:
+        if table.ndim != 2 or table.shape[1] != space.number_of_worlds:
+            raise InputError(
+                f"a table has a row for every level and a column for each of the "
+                f"{space.number_of_worlds:,} worlds, but this one has the shape {tuple(table.shape)}."
+            )
+        super().__init__(space, self._look_up, len(table))
+        self.table = nn.Buffer(table)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.table.dtype
+
+    def _look_up(self, values: Tensor) -> Tensor:
+        levels = torch.arange(self.levels, device=values.device)[:, None]
+        return self.table[levels, self.space.index(values)]
 
 
 def exact_differences(potential: BasePotential, values: Values, scores: Scores) -> Slopes:

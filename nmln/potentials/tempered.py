@@ -1,13 +1,55 @@
 """A potential at several temperatures: parallel tempering is parallel noising on this ladder."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from nmln.files import InputError
 from nmln.potentials.base import BasePotential
 from nmln.types import Alternatives, Groups, Scores, Slopes, Values
+
+
+@dataclass(frozen=True)
+class Temperatures:
+    """A ladder of temperatures, hottest first; the last one, usually 1, is the target's."""
+
+    rates: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rates", tuple(map(float, self.rates)))
+        if not self.rates:
+            raise InputError("a ladder needs at least one temperature: Temperatures((4, 2, 1)).")
+        for level, temperature in enumerate(self.rates):
+            if not 0 < temperature < float("inf"):
+                raise InputError(
+                    f"temperatures must be positive and finite, but level {level} has {temperature}."
+                )
+        for level, (above, below) in enumerate(pairwise(self.rates)):
+            if above <= below:
+                cure = tuple(sorted(set(self.rates), reverse=True))
+                raise InputError(
+                    f"temperatures must fall from level to level, but level {level} has {above} and "
+                    f"level {level + 1} has {below}. Sort them with Temperatures({cure})."
+                )
+
+    @staticmethod
+    def geometric(hottest: float, levels: int) -> "Temperatures":
+        """Neighbours at a fixed ratio, from the hottest down to 1."""
+        if levels < 1 or (levels > 1 and not hottest > 1):
+            raise InputError(
+                f"temperatures fall from more than 1 to 1 over at least one level, but hottest is "
+                f"{hottest} and levels is {levels}."
+            )
+        return Temperatures((*(hottest ** (1 - i / (levels - 1)) for i in range(levels - 1)), 1.0))
+
+    def __len__(self) -> int:
+        return len(self.rates)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self.rates)
 
 
 class TemperedPotential(BasePotential):
@@ -16,19 +58,18 @@ class TemperedPotential(BasePotential):
     Hottest first, as in a ladder of corruption rates; the last temperature is usually 1.
     """
 
-    def __init__(self, potential: BasePotential, temperatures: Sequence[float]) -> None:
+    def __init__(
+        self, potential: BasePotential, temperatures: Temperatures | Sequence[float]
+    ) -> None:
+        if not isinstance(temperatures, Temperatures):
+            temperatures = Temperatures(tuple(temperatures))
         super().__init__(potential.space, len(temperatures))
         if potential.levels != 1:
             raise InputError(
                 f"tempering takes a potential of one level, but this one has {potential.levels}."
             )
-        for level, temperature in enumerate(temperatures):
-            if not 0 < temperature < float("inf"):
-                raise InputError(
-                    f"temperatures must be positive and finite, but level {level} has {temperature}."
-                )
         self.potential = potential
-        self.temperatures = tuple(float(temperature) for temperature in temperatures)
+        self.temperatures = temperatures
 
     def evaluate(self, values: Values) -> Scores:
         scores = self.potential.evaluate(values.flatten(0, 1)[None])
@@ -43,7 +84,7 @@ class TemperedPotential(BasePotential):
         )
 
     def _divisor(self, like: Tensor) -> Float[Tensor, " levels"]:
-        return like.new_tensor(self.temperatures)
+        return like.new_tensor(self.temperatures.rates)
 
     def evaluate_alternatives(self, values: Values, groups: Groups) -> Alternatives:
         scores = self.potential.evaluate_alternatives(
@@ -51,3 +92,9 @@ class TemperedPotential(BasePotential):
         )
         divided = scores.view(*values.shape[:2], scores.shape[-1])
         return divided / self._divisor(scores)[:, None, None]
+
+    def violations_of(self, values: Values) -> Float[Tensor, "levels chains"]:
+        return self.potential.violations_of(values.flatten(0, 1)[None]).view(values.shape[:2])
+
+    def forbidden_by(self, level: int, world: Integer[Tensor, " groups"]) -> list[str]:
+        return self.potential.forbidden_by(0, world)

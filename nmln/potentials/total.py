@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from nmln.files import InputError
@@ -103,6 +103,20 @@ class TotalPotential(BasePotential):
             scores = _times(beta[:, None, None], found)
             total = total.index_add(0, torch.tensor(acts, device=values.device), scores)
         return total
+
+    def violations_of(self, values: Values) -> Float[Tensor, "levels chains"]:
+        total = torch.zeros(values.shape[:2], dtype=self.dtype, device=values.device)
+        for part, _, acts in self._each():
+            total[acts] += part.violations_of(values[acts]).to(self.dtype)
+        return total
+
+    def forbidden_by(self, level: int, world: Integer[Tensor, " groups"]) -> list[str]:
+        return [
+            name
+            for part, _, acts in self._each()
+            if level in acts
+            for name in part.forbidden_by(acts.index(level), world)
+        ]
 
 
 def _times(beta: Tensor, scores: Tensor) -> Tensor:

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmln.kernels.combined import Mixture
-from nmln.kernels.gibbs import Gibbs
+from nmln.files import InputError
+from nmln.kernels.combined import Lazy
+from nmln.kernels.defaults import KERNELS, kernel_named
 from nmln.kernels.gradient import GibbsWithGradients
-from nmln.kernels.langevin import DiscreteLangevin
+from nmln.kernels.metropolis import Metropolis
 from nmln.kernels.metropolised import MetropolisedGibbs
 from nmln.kernels.path import PathAuxiliary
 from nmln.language import Language, predicate
@@ -19,37 +20,44 @@ SPACE = Space(Language(predicate("p", "a")), {"a": 4})
 FLAT = OneHotPotential(SPACE, lambda onehot: 0 * onehot.sum(-1)).double()
 
 
-def reached(kernel: Kernel, steps: int) -> Tensor:
-    """How many of 16 worlds are seen after so many steps from one world, in many chains."""
-    values = torch.zeros(1, 8_000, SPACE.groups, dtype=SPACE.dtype)
-    state = kernel.init(FLAT, values)
-    rng = torch.Generator().manual_seed(0)
-    for _ in range(steps):
-        state, _ = kernel.step(FLAT, state, rng)
-    return SPACE.index(state.values[0]).unique()
+def seen_moves(kernel: Kernel) -> Tensor:
+    """Which of the 16 x 16 transitions happened in many steps: all of them are truly possible."""
+    worlds = SPACE.enumerate()
+    start = torch.arange(16).repeat(4_000)
+    state = kernel.init(FLAT, worlds[start][None])
+    state, _ = kernel.step(FLAT, state, torch.Generator().manual_seed(0))
+    matrix = torch.zeros(16, 16)
+    matrix[start, SPACE.index(state.values[0])] = 1
+    return matrix
 
 
-ERGODIC: list[Kernel] = [
-    Gibbs(SPACE),
-    DiscreteLangevin(SPACE, alpha=2.0),
-    PathAuxiliary(SPACE),
-    Mixture((MetropolisedGibbs(SPACE), Gibbs(SPACE))),
-    Mixture((GibbsWithGradients(SPACE), Gibbs(SPACE))),
-]
+def power(matrix: Tensor, exponent: int) -> Tensor:
+    return (torch.linalg.matrix_power(matrix, exponent) > 0).float()
 
 
-@pytest.mark.parametrize("kernel", ERGODIC, ids=lambda kernel: type(kernel).__name__)
-def test_every_world_is_reached_after_a_fixed_number_of_steps(kernel: Kernel) -> None:
-    if isinstance(
-        kernel, Mixture
-    ):  # one draw of the kernel serves all chains: look at several runs
-        seen = {int(i) for steps in (11, 12, 13, 14) for i in reached(kernel, steps)}
-        assert len(seen) == 16
-    else:
-        assert len(reached(kernel, 12)) == len(reached(kernel, 13)) == 16
+@pytest.mark.parametrize("name", KERNELS)
+def test_some_power_of_each_default_sweep_is_positive_everywhere(name: str) -> None:
+    assert power(seen_moves(kernel_named(name, SPACE)), 8).all()
 
 
-@pytest.mark.parametrize("kernel", [MetropolisedGibbs(SPACE), GibbsWithGradients(SPACE)])
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        Metropolis(SPACE),
+        MetropolisedGibbs(SPACE),
+        GibbsWithGradients(SPACE),
+        PathAuxiliary(SPACE, mean_length=1),
+    ],
+    ids=lambda kernel: type(kernel).__name__,
+)
 def test_alone_these_keep_the_parity_of_the_number_of_moves(kernel: Kernel) -> None:
-    parities = SPACE.enumerate().sum(1)[reached(kernel, 12)] % 2
-    assert not parities.any()
+    matrix = seen_moves(kernel)
+    assert not any(power(matrix, exponent).all() for exponent in range(1, 40))
+    assert power(seen_moves(Lazy(kernel)), 8).all()
+
+
+def test_an_unknown_name_and_a_share_that_is_none_are_refused() -> None:
+    with pytest.raises(InputError, match=r"no kernel 'gwg'. Take one of gibbs, systematic"):
+        kernel_named("gwg", SPACE)
+    with pytest.raises(InputError, match="between 0 and 1, not 1"):
+        Lazy(GibbsWithGradients(SPACE), 1.0)

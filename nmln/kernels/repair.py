@@ -1,0 +1,76 @@
+"""Chains that would start in a forbidden world are walked to one that is allowed."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Generator, Tensor
+
+from nmln.evidence import Evidence
+from nmln.files import InputError
+from nmln.potentials.base import BasePotential
+from nmln.types import Values
+
+_CANDIDATES = 32  # changes looked at in every world and round
+_ANYWAY = 0.1  # how often the best of them is taken though it violates more
+
+
+@torch.no_grad()
+def repair(
+    potential: BasePotential,
+    values: Values,
+    rng: Generator,
+    evidence: Evidence | None = None,
+    rounds: int | None = None,
+) -> Values:
+    """Worlds that no hard formula forbids, by greedy single changes with a little randomness.
+
+    Worlds that are allowed stay as they are; so does what evidence observes. Every round looks at some
+    random changes of each forbidden world and takes the one that violates least. After `rounds` (ten
+    times the number of groups) it ends with an error that names a formula which still fails.
+    """
+    rules = evidence or Evidence.none(potential.space)
+    free = torch.nonzero(rules.counts > 1).flatten()
+    values, violations = values.clone(), potential.violations_of(values)
+    for _ in range(rounds if rounds is not None else 10 * potential.space.groups):
+        broken = violations > 0
+        chains = torch.nonzero(broken.any(0)).flatten()
+        if not len(chains) or not len(free):
+            break
+        some = values[:, chains]
+        tried = _changed(rules, free, some, rng)
+        found = potential.violations_of(tried.flatten(1, 2)).unflatten(1, (len(chains), -1))
+        uniform = torch.rand(found.shape, generator=rng)
+        best = (found + 0.5 * uniform).argmin(-1, keepdim=True)  # ties are broken by chance
+        fewer = found.gather(2, best).squeeze(2)
+        now = violations[:, chains]
+        reckless = torch.rand(now.shape, generator=rng) < _ANYWAY
+        take: Bool[Tensor, "levels chains"] = broken[:, chains] & ((fewer <= now) | reckless)
+        index = best[..., None].expand(-1, -1, 1, values.shape[2])
+        values[:, chains] = torch.where(take[..., None], tried.gather(2, index).squeeze(2), some)
+        violations[:, chains] = torch.where(take, fewer, now)
+    _check(potential, values, violations)
+    return values
+
+
+def _changed(rules: Evidence, free: Tensor, worlds: Values, rng: Generator) -> Tensor:
+    """Each world, several times over, with one free group set to one of its allowed categories."""
+    shape = (*worlds.shape[:2], _CANDIDATES)
+    groups = free[torch.randint(len(free), shape, generator=rng)]
+    uniform = torch.rand(shape, generator=rng, dtype=torch.float64)
+    category = rules.choices(groups, (uniform * rules.counts[groups]).long())
+    copies = worlds[:, :, None].expand(-1, -1, _CANDIDATES, -1)
+    return copies.scatter(3, groups[..., None], category[..., None].to(worlds.dtype))
+
+
+def _check(
+    potential: BasePotential, values: Values, violations: Float[Tensor, "levels chains"]
+) -> None:
+    left = torch.nonzero(violations > 0)
+    if not len(left):
+        return
+    level, chain = left[0].tolist()
+    names = potential.forbidden_by(level, values[level, chain])
+    told = f" Still violated: {names[0]}" if names else ""
+    raise InputError(
+        f"chain {chain} of level {level} starts in a world that a hard formula forbids, and no allowed "
+        f"world was found near it.{told} Start it from a world that satisfies all hard formulas."
+    )

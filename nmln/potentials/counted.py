@@ -1,0 +1,46 @@
+"""A potential that counts how often it is asked."""
+
+import time
+
+from nmln.types import Alternatives, Evaluations, Groups, Potential, Scores, Slopes, Values
+
+
+class Counted:
+    """Counts the worlds that a potential scores, with and without slopes, and the time it takes.
+
+    Every category of a chosen group counts as one world.
+    """
+
+    def __init__(self, potential: Potential, before: Evaluations | None = None) -> None:
+        self.potential = potential
+        self.evaluations = before or Evaluations()
+
+    @property
+    def levels(self) -> int:
+        return self.potential.levels
+
+    def score(self, values: Values) -> Scores:
+        start = time.perf_counter()
+        scores = self.potential.score(values)
+        self._add(scores.numel(), 0, start)
+        return scores
+
+    def score_and_slopes(self, values: Values) -> tuple[Scores, Slopes]:
+        start = time.perf_counter()
+        scores, slopes = self.potential.score_and_slopes(values)
+        self._add(0, scores.numel(), start)
+        return scores, slopes
+
+    def score_alternatives(self, values: Values, groups: Groups) -> Alternatives:
+        start = time.perf_counter()
+        scores = self.potential.score_alternatives(values, groups)
+        space = getattr(self.potential, "space", None)
+        worlds = scores.numel() if space is None else int(space.sizes[groups.cpu()].sum())
+        self._add(worlds, 0, start)
+        return scores
+
+    def _add(self, scores: int, slopes: int, start: float) -> None:
+        before, taken = self.evaluations, time.perf_counter() - start
+        self.evaluations = Evaluations(
+            before.scores + scores, before.slopes + slopes, before.seconds + taken
+        )

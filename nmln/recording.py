@@ -1,0 +1,175 @@
+"""Recorders: what is kept of a run while it goes on, in bounded memory."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from numpy import ndarray
+from torch import Tensor
+
+from nmln.files import InputError
+from nmln.types import Evaluations, Sweep, Values, Walkers
+
+Statistic = Callable[[Values], Tensor]
+"""A number for every world: (levels, chains, groups) to (levels, chains)."""
+
+_HOT, _COLD = 1, 2
+
+
+class Journeys:
+    """Counts how often walkers travel between the ends of the ladder.
+
+    A restart is the arrival at the target of a walker that was at the noisiest level since it was last
+    at the target. Half of all journeys, up and down, are the round trips.
+    """
+
+    def __init__(self, walkers: Walkers) -> None:
+        self.last_end = torch.zeros_like(walkers)
+        self.restarts = torch.zeros_like(walkers)  # by walker and replica
+        self.returns = torch.zeros_like(walkers)
+        self.see(walkers)
+
+    def see(self, walkers: Walkers) -> None:
+        """Look where every walker stands."""
+        if len(walkers) < 2:
+            return
+        hot, cold = walkers[:1], walkers[-1:]
+        self.returns.scatter_add_(0, hot, (self.last_end.gather(0, hot) == _COLD).long())
+        self.last_end.scatter_(0, hot, _HOT)
+        self.restarts.scatter_add_(0, cold, (self.last_end.gather(0, cold) == _HOT).long())
+        self.last_end.scatter_(0, cold, _COLD)
+
+    @property
+    def round_trips(self) -> Float64[Tensor, "walkers chains"]:
+        return (self.restarts + self.returns).double() / 2
+
+
+class Recording(NamedTuple):
+    """What a recorder has seen. Traces have the axes draws, levels, chains."""
+
+    sweeps: int
+    phases: int
+    moves: int  # in a sweep
+    seconds: float
+    evaluations: Evaluations
+    kernels: tuple[str, ...]
+    acceptance: Float64[Tensor, "kernels levels"]
+    moved: Float64[Tensor, " levels"]
+    swap_probability: Float64[Tensor, " pairs"]
+    restarts: Int64[Tensor, "walkers chains"]
+    round_trips: Float64[Tensor, "walkers chains"]
+    stride: int  # sweeps from one draw of the traces to the next
+    traces: dict[str, ndarray]  # the score first, then the statistics
+    walkers: ndarray  # (draws, levels): the labels in the first replica
+
+
+class Recorder:
+    """Sees every sweep of a run and keeps sums, and traces of at most `keep` draws.
+
+    When a trace is full every second draw is dropped and from then on half as many are kept: memory
+    does not grow with the length of a run. `statistics` are numbers of your own to follow beside the
+    score, for example `{"bonds": lambda values: (values[..., 9:] > 0).sum(-1)}`.
+    """
+
+    def __init__(
+        self, statistics: Mapping[str, Statistic] | None = None, *, keep: int = 2000
+    ) -> None:
+        if keep < 10:
+            raise InputError(
+                f"a trace that says anything has at least 10 draws, but keep is {keep}."
+            )
+        self.statistics = dict(statistics or {})
+        if "score" in self.statistics:
+            raise InputError("the score is always recorded. Give the statistic another name.")
+        self.keep, self.stride, self.seen = keep, 1, 0
+        self._draws: list[dict[str, ndarray]] = []
+        self._walkers: list[ndarray] = []
+        self._times: list[tuple[float, Evaluations]] = []
+
+    def record(self, sweep: Sweep) -> None:
+        """Take one more sweep into account."""
+        if not self.seen:
+            self._begin(sweep)
+        self.seen += 1
+        now = (time.perf_counter(), sweep.evaluations)
+        self._times = [self._times[0], now] if self._times else [now]
+        parts = sweep.moves.by_kernel.double().cpu()
+        had_turn = ~parts.isnan()
+        self._acceptance += torch.where(had_turn, parts, 0.0)
+        self._turns += had_turn
+        self._moved += sweep.moves.moved.double().cpu()
+        for swap in sweep.swaps:
+            self._phases += 1
+            pairs = list(swap.pairs)
+            self._swapped[pairs] += swap.probabilities.double().mean(1).cpu()
+            self._proposed[pairs] += 1
+        self._journeys.see(sweep.walkers.cpu())
+        if (self.seen - 1) % self.stride == 0:
+            self._keep(sweep)
+
+    def _begin(self, sweep: Sweep) -> None:
+        levels, _ = sweep.walkers.shape
+        kernels = len(sweep.moves.by_kernel)
+        self._acceptance = torch.zeros(kernels, levels, dtype=torch.float64)
+        self._turns = torch.zeros(kernels, levels, dtype=torch.float64)
+        self._moved = torch.zeros(levels, dtype=torch.float64)
+        self._swapped = torch.zeros(levels - 1, dtype=torch.float64)
+        self._proposed = torch.zeros(levels - 1, dtype=torch.float64)
+        self._phases, self._moves, self._kernels = 0, sweep.moves.moves, sweep.kernels
+        self._journeys = Journeys(sweep.walkers.cpu())
+
+    def _keep(self, sweep: Sweep) -> None:
+        values, shape = sweep.state.values, sweep.state.scores.shape
+        draw = {"score": _array(sweep.state.scores)}
+        for name, statistic in self.statistics.items():
+            found = torch.as_tensor(statistic(values))
+            if found.shape != shape:
+                raise InputError(
+                    f"the statistic {name!r} must give one number for every world, shape (levels, "
+                    f"chains) = {tuple(shape)}, but it gave {tuple(found.shape)}."
+                )
+            draw[name] = _array(found)
+        self._draws.append(draw)
+        self._walkers.append(sweep.walkers[:, 0].cpu().numpy().astype(np.int16))
+        if len(self._draws) >= self.keep:
+            self._draws, self._walkers = self._draws[::2], self._walkers[::2]
+            self.stride *= 2
+
+    def recording(self) -> Recording:
+        """All that was seen so far."""
+        if self.seen < 2:
+            raise InputError(
+                f"{self.seen} sweeps were recorded, too few to say anything. Hand the recorder to "
+                "sample(..., recorder=recorder) and run more sweeps after the burn-in."
+            )
+        (start, before), (end, after) = self._times
+        whole = self.seen / (self.seen - 1)  # the first sweep had begun before it was seen
+        evaluations = Evaluations(
+            round((after.scores - before.scores) * whole),
+            round((after.slopes - before.slopes) * whole),
+            (after.seconds - before.seconds) * whole,
+        )
+        names = self._draws[0]
+        return Recording(
+            sweeps=self.seen,
+            phases=self._phases,
+            moves=self._moves,
+            seconds=(end - start) * whole,
+            evaluations=evaluations,
+            kernels=self._kernels,
+            acceptance=self._acceptance / self._turns,
+            moved=self._moved / self.seen,
+            swap_probability=self._swapped / self._proposed,
+            restarts=self._journeys.restarts.clone(),
+            round_trips=self._journeys.round_trips,
+            stride=self.stride,
+            traces={name: np.stack([draw[name] for draw in self._draws]) for name in names},
+            walkers=np.stack(self._walkers),
+        )
+
+
+def _array(numbers: Tensor) -> ndarray:
+    return numbers.detach().double().cpu().numpy()
