@@ -292,7 +292,8 @@ def findings(found: Diagnostics) -> list[str]:
     """What is wrong with a run, in words, the worst first."""
     result: list[str] = []
     target = found.levels - 1
-    for name, levels in found.mixing.items():
+    enough = len(found.recording.walkers) >= 4  # draws, to say anything at all
+    for name, levels in found.mixing.items() if enough else ():
         if levels[target].rhat == float("inf") or (name == "score" and isnan(levels[target].ess)):
             result.append(f"the target stands still: {name} never changes in any chain")
         elif not isnan(levels[target].rhat) and levels[target].rhat >= GOOD_RHAT:

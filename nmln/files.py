@@ -4,6 +4,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from math import isfinite
 from pathlib import Path
 
 
@@ -36,6 +37,14 @@ class InputError(ValueError):
             line = None if line is None else line + before.count("\n")
             column = len(before) - before.rfind("\n")
         return InputError(self.message, source, line, column)
+
+
+class InterruptedRunError(Exception):
+    """Somebody asked a long run to stop, and it did, with everything kept; the message says where."""
+
+
+class LostProcessError(Exception):
+    """Another process of a common run is gone."""
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
@@ -93,3 +102,14 @@ def write_lines(path: str | Path, lines: Iterable[str]) -> None:
             file.writelines(f"{line}\n" for line in lines)
 
     write_atomically(path, write)
+
+
+def plain(content: object) -> object:
+    """The same for JSON, which has neither NaN nor infinity: they become null."""
+    if isinstance(content, dict):
+        return {key: plain(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [plain(value) for value in content]
+    if isinstance(content, float) and not isfinite(content):
+        return None
+    return content

@@ -7,7 +7,15 @@ from jaxtyping import Float, Int64
 from torch import Generator, Tensor
 
 from nmln.evidence import Evidence
-from nmln.kernels.moves import Attributes, accept, allowed_entries, current_entries, differences, draw
+from nmln.kernels.moves import (
+    Attributes,
+    accept,
+    allowed_entries,
+    current_entries,
+    differences,
+    draw,
+    free_groups,
+)
 from nmln.space import Space
 from nmln.types import Info, Potential, Scores, Slopes, State, Values
 
@@ -18,12 +26,16 @@ class GibbsWithGradients:
     that of the current category; accept by Metropolis-Hastings.
 
     One score with slopes a move, whatever the number of groups. On two-valued groups under a flat target
-    it keeps the parity of the number of moves for ever: mix it with `Gibbs`.
+    it keeps the parity of the number of moves for ever: mix it with `Gibbs`. With `attributes` only
+    those are moved, and another kernel must move the others.
     """
 
     space: Space
     evidence: Evidence | None = None
     attributes: Attributes = None
+
+    def __post_init__(self) -> None:
+        free_groups(self.space, self.evidence, self.attributes)  # there must be some
 
     def init(self, potential: Potential, values: Values) -> State:
         return State(values, *potential.score_and_slopes(values))

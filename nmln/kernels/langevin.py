@@ -15,6 +15,7 @@ from nmln.kernels.moves import (
     current_entries,
     differences,
     draw,
+    free_groups,
     normalised,
 )
 from nmln.space import Space
@@ -26,7 +27,8 @@ class DiscreteLangevin:
     """Propose every group for itself with q_g(c) = softmax of D_gc / 2 - [c is not current] / alpha.
 
     `alpha` is the step size, one number or one for each level; the larger, the more groups move. Without
-    the acceptance step the stationary distribution would be visibly wrong.
+    the acceptance step the stationary distribution would be visibly wrong. With `attributes` only those
+    are moved, and another kernel must move the others.
     """
 
     space: Space
@@ -35,6 +37,7 @@ class DiscreteLangevin:
     attributes: Attributes = None
 
     def __post_init__(self) -> None:
+        free_groups(self.space, self.evidence, self.attributes)  # there must be some
         if not self.step_sizes or any(not size > 0 for size in self.step_sizes):
             raise InputError(f"step sizes must be positive, but alpha is {self.alpha}.")
 

@@ -11,7 +11,6 @@ from nmln.files import InputError
 from nmln.space import Space
 from nmln.types import Alternatives, Groups, Info, Potential, Scores, Slopes, State, Values
 
-
 Attributes = Sequence[str] | None
 """The names of the attributes that a kernel moves; None: all of them."""
 

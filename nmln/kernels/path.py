@@ -23,7 +23,8 @@ class PathAuxiliary:
 
     A group is drawn with the weight that Gibbs with gradients gives to all of its changes together, then
     one of its other categories. The way back draws the same groups in the opposite order. `mean_length`
-    is m, one number or one for each level. A random length keeps no parity.
+    is m, one number or one for each level. A random length keeps no parity. With `attributes` only those
+    are moved, and another kernel must move the others.
     """
 
     space: Space
@@ -84,7 +85,9 @@ class PathAuxiliary:
         self, values: Values, slopes: Slopes
     ) -> tuple[Float[Tensor, "levels chains groups"], Slopes]:
         """The logarithms of each group's weight, up to a constant, and of its categories' shares."""
-        logits = GibbsWithGradients(self.space, self.evidence, self.attributes).logits(values, slopes)
+        logits = GibbsWithGradients(self.space, self.evidence, self.attributes).logits(
+            values, slopes
+        )
         weights = logits.new_empty(values.shape)
         for block in self.space.blocks:
             entries = self.space.entries_of(logits, block)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmln.diagnostics import Diagnostics
-from nmln.files import write_lines
+from nmln.files import plain, write_lines
 from nmln.report import plots
 from nmln.report.figures import draw, inline
 
@@ -35,7 +35,7 @@ def write_summary(path: str | Path, found: Diagnostics, title: str = "Sampler") 
     """Write the page to `path`, and its numbers as JSON and all plots as PNG and SVG beside it."""
     path = Path(path)
     numbers = path.with_suffix(".json")
-    write_lines(numbers, [json.dumps(_finite(found.to_dict()), indent=2)])
+    write_lines(numbers, [json.dumps(plain(found.to_dict()), indent=2)])
     figures = draw(path.with_suffix(""), lambda figure: _paint(figure, found), (11, 9.5))
     write_lines(path, [summary_page(found, title, inline(figures[1]))])
     return [path, numbers, *figures]
@@ -152,17 +152,6 @@ def _share(number: float) -> str:
 
 def _rows(rows: Sequence[str]) -> str:
     return "<table>" + "".join(f"<tr>{row}</tr>" for row in rows) + "</table>"
-
-
-def _finite(content: object) -> object:
-    """JSON has no NaN and no infinity: they become null."""
-    if isinstance(content, dict):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    if isinstance(content, float) and (isnan(content) or content in (float("inf"), -float("inf"))):
-        return None
-    return content
 
 
 _PAGE = """<!doctype html>

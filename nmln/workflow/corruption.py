@@ -1,26 +1,16 @@
-"""The main job: read the built-in worlds, corrupt them at every level, say what is left of them."""
+"""What corruption does to a built-in world, level by level."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 
 import torch
 
-from nmln.files import InputError, write_lines
-from nmln.formats.db import (
-    encode_facts,
-    format_worlds,
-    infer_domain,
-    infer_language,
-    read_db,
-    read_facts,
-    write_db,
-)
+from nmln.files import write_lines
+from nmln.formats.db import format_worlds, read_db, write_db
 from nmln.formats.mln import Program, read_mln
-from nmln.formats.triples import read_triples
-from nmln.language import Attribute
 from nmln.noise import Ladder, acceptance_bound
 from nmln.potentials.formula import FormulaPotential
 from nmln.space import Space
@@ -107,50 +97,3 @@ def _table(levels: tuple[Level, ...]) -> Iterator[str]:
     yield ",".join(asdict(levels[0]))
     for level in levels:
         yield ",".join("" if value is None else repr(value) for value in asdict(level).values())
-
-
-@dataclass(frozen=True)
-class Contents:
-    """What data files hold."""
-
-    space: Space
-    worlds: Worlds
-    formulas: int
-
-    def true_atoms(self, attribute: Attribute) -> list[int]:
-        """How many tuples of an attribute are neither false nor none, in every world."""
-        block = self.space.block(attribute.name)
-        if attribute.null is None:
-            return [block.count] * len(self.worlds)
-        values = self.worlds[:, block.groups]
-        return [int(n) for n in (values != attribute.null).sum(1)]
-
-
-def inspect(paths: Sequence[Path]) -> Contents:
-    """Read data files together: at most one `.mln`, any number of `.db` and `.nl`, or `.tsv`."""
-    kinds = {".mln", ".db", ".nl", ".tsv"}
-    by_kind: dict[str, list[Path]] = {kind: [] for kind in kinds}
-    for path in paths:
-        if path.suffix.lower() not in kinds:
-            raise InputError(
-                f"files ending in {path.suffix or 'nothing'} are not known here. Give .mln, .db, .nl "
-                "or .tsv files.",
-                str(path),
-            )
-        by_kind[path.suffix.lower()].append(path)
-    if by_kind[".tsv"]:
-        if len(by_kind[".tsv"]) < len(paths):
-            raise InputError(
-                "triples (.tsv) carry their own language. Give them without other files."
-            )
-        space, worlds = read_triples(*by_kind[".tsv"])
-        return Contents(space, worlds, 0)
-    if len(by_kind[".mln"]) > 1:
-        raise InputError(
-            f"one language at a time, but {len(by_kind['.mln'])} .mln files are given."
-        )
-    program = read_mln(by_kind[".mln"][0]) if by_kind[".mln"] else None
-    facts = [world for path in paths if path.suffix.lower() != ".mln" for world in read_facts(path)]
-    language = program.language if program else infer_language(facts)
-    space = Space(language, infer_domain(facts, language, program.domain if program else None))
-    return Contents(space, encode_facts(space, facts), len(program.formulas) if program else 0)

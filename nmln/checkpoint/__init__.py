@@ -1,0 +1,33 @@
+"""Checkpoints and finished models: named tensors and JSON, written atomically, verified when read.
+
+A run folder holds `checkpoints/step-000001200/` and so on, and a finished model is such a directory
+under a name of its own. Inside are `tensors.safetensors`, `content.json` and, written last,
+`manifest.json` with the size and SHA-256 of the other two. Nothing that is read can run code.
+"""
+
+from nmln.checkpoint.directory import FORMAT
+from nmln.checkpoint.runs import (
+    Checkpoint,
+    CheckpointWarning,
+    discard_after,
+    latest_step,
+    load,
+    load_model,
+    save,
+    save_model,
+)
+from nmln.checkpoint.trees import flatten, unflatten
+
+__all__ = [
+    "FORMAT",
+    "Checkpoint",
+    "CheckpointWarning",
+    "discard_after",
+    "flatten",
+    "latest_step",
+    "load",
+    "load_model",
+    "save",
+    "save_model",
+    "unflatten",
+]

@@ -1,0 +1,102 @@
+"""`nmln reproduce`: the paper's experiments."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nmln.cli.common import Output, Seed, Seeds, one_thread, progress
+
+if TYPE_CHECKING:
+    from nmln.experiments.intervals import Interval
+
+reproduce = typer.Typer(
+    help="Run the paper's experiments again and draw their figures.", no_args_is_help=True
+)
+
+
+@reproduce.command(
+    "toy-tracking",
+    epilog="Examples:  nmln reproduce toy-tracking  |  "
+    "nmln reproduce toy-tracking --times 12 --sweeps 5 --output runs/quick",
+)
+def toy_tracking(
+    output: Output = Path("runs/toy-tracking"),
+    seed: Seed = 0,
+    seeds: Seeds = 20,
+    times: Annotated[int, typer.Option(min=3, help="How often the target changes.")] = 60,
+    sweeps: Annotated[int, typer.Option(min=1, help="Sweeps at every time.")] = 20,
+) -> None:
+    """Parallel noising and tempering follow a two-well target whose barrier grows.
+
+    Compares the magnetisation of the cold chains with the exact one, for several final barriers. Takes
+    about a minute. Writes results.json, curves.csv, figure.png and figure.svg.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from nmln.experiments import toy_tracking as experiment
+
+    one_thread()
+    settings = experiment.Settings(times=times, sweeps=sweeps, seeds=seeds, seed=seed)
+    with progress("toy tracking", settings.ticks) as tick:
+        outcome = experiment.run(settings, output, tick)
+    main = outcome.comparisons[-1]
+    as_good = [f"{one.last_beta:g}" for one in outcome.comparisons if one.tempering_as_good]
+    table = Table(
+        "final beta",
+        title="Tracking error in the last third (95 % interval over seeds)",
+        caption=f"In the first third at {main.last_beta:g}: PT {_show(main.first['tempering'])}, PN "
+        f"{_show(main.first['noising'])}. The seeds do not show PN ahead at: "
+        f"{', '.join(as_good) or 'none'}.",
+        caption_justify="left",
+    )
+    for name in ("PT", "PN", "PN / PT"):
+        table.add_column(name, justify="right")
+    for one in outcome.comparisons:
+        pair = (_show(one.last["tempering"]), _show(one.last["noising"]))
+        table.add_row(f"{one.last_beta:g}", *pair, _show(one.ratio, ".2f"))
+    Console(highlight=False).print(table)
+    _close(outcome.seconds, outcome.written)
+
+
+@reproduce.command(
+    "two-peaks",
+    epilog="Examples:  nmln reproduce two-peaks  |  nmln reproduce two-peaks --sweeps 200 --seeds 5",
+)
+def two_peaks(
+    output: Output = Path("runs/two-peaks"),
+    seed: Seed = 0,
+    seeds: Seeds = 20,
+    sweeps: Annotated[int, typer.Option(min=1, help="Sweeps of every chain.")] = 4000,
+) -> None:
+    """One chain and parallel tempering sample a density with two peaks.
+
+    Compares their histograms with the density and counts how often they cross over. Takes about half a
+    minute. Writes results.json, figure.png and figure.svg.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from nmln.experiments import two_peaks as experiment
+
+    one_thread()
+    settings = experiment.Settings(sweeps=sweeps, seeds=seeds, seed=seed)
+    with progress("two peaks", settings.ticks) as tick:
+        outcome = experiment.run(settings, output, tick)
+    table = Table("method", title="Two peaks (mean and 95 % interval over seeds)")
+    for name in ("total variation", "crossings"):
+        table.add_column(name, justify="right")
+    for method, one in outcome.sampled.items():
+        crossings = _show(one.crossings, ",.0f")
+        table.add_row(experiment.NAMES[method], _show(one.distance), crossings)
+    Console(highlight=False).print(table)
+    _close(outcome.seconds, outcome.written)
+
+
+def _show(interval: "Interval", form: str = ".3f") -> str:
+    return f"{interval.value:{form}} ({interval.low:{form}}, {interval.high:{form}})"
+
+
+def _close(seconds: float, written: tuple[Path, ...]) -> None:
+    typer.echo(f"{seconds:.0f} seconds. Written: " + ", ".join(map(str, written)))

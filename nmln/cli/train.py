@@ -1,0 +1,235 @@
+"""`nmln train`: learn a model from worlds, and go on with it after anything."""
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nmln.cli.common import one_thread
+from nmln.cli.processes import alone, cores, start_processes
+from nmln.files import InputError
+
+if TYPE_CHECKING:
+    from nmln.config import Config
+    from nmln.training import Metrics
+    from nmln.workflow.training import Job
+
+
+def train(
+    source: Annotated[
+        str | None,
+        typer.Argument(help="A set of molecules, a .smi, .csv, .db or .graphml file, or a folder."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="The folder of the run.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
+    preset: Annotated[str | None, typer.Option(help="What to build on: small or paper.")] = None,
+    language: Annotated[Path | None, typer.Option(help="A .mln file, for .db worlds.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Heavy atoms of the molecules.")] = None,
+    steps: Annotated[int | None, typer.Option(min=0, help="How many updates.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="How long, instead of steps.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Repeats a run exactly.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=0, help="How many processes; 0: one for each core.")
+    ] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any setting, as chains.moves=5; may be repeated."),
+    ] = None,
+    tensorboard: Annotated[bool, typer.Option(help="Write events for TensorBoard too.")] = False,
+) -> None:
+    """Train one model for every corruption level, with persistent chains.
+
+    Everything is kept in the folder of the run: its settings, one line of metrics a step, checkpoints
+    once a minute, and in the end the model. Ctrl-C keeps what was reached and leaves.
+    """
+    one_thread()
+    if resume is not None:
+        if source or output or config:
+            raise InputError("--resume goes on with a run as it is. Give nothing else with it.")
+        _go_on(resume, processes, tensorboard)
+        return
+    flags: dict[str, Any] = {
+        "data.source": source,
+        "data.language": None if language is None else str(language),
+        "data.nodes": nodes,
+        "training.steps": steps,
+        "training.minutes": minutes,
+        "training.seed": seed,
+        "training.processes": processes,
+    }
+    flags = {name: value for name, value in flags.items() if value is not None}
+    chosen = _settings(config, preset, {**flags, **_changes(change or [])})
+    folder = output or Path("runs") / Path(chosen.data.source).name.split(".")[0]
+    if alone():
+        _check_new(folder)
+        if (count := _processes(chosen)) > 1:
+            start_processes(count, folder)
+            return
+    from nmln.config import override
+    from nmln.distributed import join, leave
+    from nmln.workflow import training
+
+    ranks = join()
+    try:
+        chosen = override(chosen, {"training.processes": ranks.count})
+        _train(training.begin(folder, chosen, ranks), tensorboard)
+    finally:
+        leave()
+
+
+def _check_new(folder: Path) -> None:
+    """Before any process is started: a run that is there must not be begun again."""
+    from nmln.workflow.training import check_new
+
+    check_new(folder)
+
+
+def _settings(config: Path | None, preset: str | None, flags: dict[str, Any]) -> "Config":
+    from nmln.config import from_dict, override, read_config
+
+    base = (
+        from_dict({}, preset=preset or "small") if config is None else read_config(config, preset)
+    )
+    return override(base, flags)
+
+
+def _changes(given: list[str]) -> dict[str, Any]:
+    """What `--set` says: values are written as in TOML, plain words need no quotes."""
+    changes: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--set {text!r} has no value. Write --set chains.moves=5.")
+        try:
+            changes[name.strip()] = json.loads(value)
+        except json.JSONDecodeError:
+            changes[name.strip()] = value.strip()
+    return changes
+
+
+def _processes(config: "Config") -> int:
+    """How many processes a run gets: as it says, or one for each core."""
+    wanted = config.training.processes or cores()
+    return min(wanted, config.chains.replicas, config.training.batch)
+
+
+def _go_on(folder: Path, processes: int | None, tensorboard: bool) -> None:
+    from nmln.config import from_dict
+    from nmln.distributed import join, leave
+    from nmln.workflow import training
+
+    head = training.read_head(folder)
+    recorded = from_dict(head["config"], str(folder / "config.json"))
+    count = recorded.training.processes if processes is None else processes
+    if alone() and (count := count or cores()) > 1:
+        start_processes(count, folder)
+        return
+    ranks = join()
+    try:
+        _train(training.resume(folder, ranks), tensorboard)
+    finally:
+        leave()
+
+
+def _train(job: "Job", tensorboard: bool) -> None:
+    from nmln.workflow import training
+    from nmln.workflow.watching import Several, TensorBoard
+
+    first = job.trainer.ranks.first
+    display = Display(job)
+    watchers: list[training.Watcher] = [display] if first else []
+    if tensorboard and first:
+        watchers.append(TensorBoard(job.folder / "tensorboard"))
+    with display:
+        training.run(job, Several(tuple(watchers)))
+    if first:
+        typer.echo(f"Written: {job.folder}/model, metrics.jsonl, checkpoints, config.json")
+
+
+class Display:
+    """A table of the levels and a bar on a terminal; a line now and then elsewhere."""
+
+    def __init__(self, job: "Job") -> None:
+        from rich.console import Console
+
+        self.job, self.quality = job, {}
+        self.console = Console(stderr=True, highlight=False)
+        self.live: Any = None
+        self.started = self.told = time.monotonic()
+        self.first_step = job.trainer.step_number
+
+    def __enter__(self) -> "Display":
+        if self.console.is_terminal and self.job.trainer.ranks.first:
+            from rich.live import Live
+
+            self.live = Live(console=self.console, refresh_per_second=2, transient=False)
+            self.live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self.live is not None:
+            self.live.__exit__(*error)
+
+    def on_start(self, job: "Job") -> None:
+        source, training = job.source, job.config.training
+        self.console.print(
+            f"{len(source.train):,} worlds to learn from, {len(source.test):,} kept apart; "
+            f"{source.space.measure}\n{training.steps:,} steps, {job.trainer.ranks.count} "
+            f"process{'es' if job.trainer.ranks.count > 1 else ''}, kept in {job.folder}"
+        )
+
+    def on_note(self, text: str) -> None:
+        self.console.print(f"note: {text}", style="yellow", markup=False)
+
+    def on_step(self, metrics: "Metrics", quality: dict[str, float]) -> None:
+        self.quality = quality or self.quality
+        now = time.monotonic()
+        last = metrics.step == self.job.config.training.steps
+        if now - self.told < (0.5 if self.live else 20) and not last:
+            return
+        self.told = now
+        if self.live is not None:
+            self.live.update(self._table(metrics))
+        else:
+            self.console.print(self._line(metrics), markup=False)
+
+    def _left(self, metrics: "Metrics") -> str:
+        done = metrics.step - self.first_step
+        steps = self.job.config.training.steps
+        each = (time.monotonic() - self.started) / max(1, done)
+        seconds = round((steps - metrics.step) * each)
+        return f"step {metrics.step:,} of {steps:,}, {seconds // 60}:{seconds % 60:02d} left"
+
+    def _quality(self) -> str:
+        return "".join(f", {name} {share:.0%}" for name, share in self.quality.items())
+
+    def _line(self, metrics: "Metrics") -> str:
+        return (
+            f"{self._left(metrics)}{self._quality()}; at the target: gap {metrics.gap[-1]:+.2f}, "
+            f"acceptance {metrics.acceptance[-1]:.0%}"
+        )
+
+    def _table(self, metrics: "Metrics") -> Any:
+        from rich.table import Table
+
+        table = Table(title=self._left(metrics) + self._quality(), title_justify="left")
+        for name in ("level", "rate", "gap", "gradient", "acceptance", "moved", "swaps"):
+            table.add_column(name, justify="right")
+        ladder = self.job.trainer.method.ladder
+        extra = len(ladder.rates) - len(metrics.gap)
+        for level, rate in enumerate(ladder.rates):
+            own = level - extra
+            swap = f"{metrics.swaps[level]:.0%}" if level < len(metrics.swaps) else ""
+            table.add_row(
+                str(level),
+                f"{rate:g}",
+                f"{metrics.gap[own]:+.2f}" if own >= 0 else "",
+                f"{metrics.gradient[own]:.2f}" if own >= 0 else "",
+                f"{metrics.acceptance[level]:.0%}",
+                f"{metrics.moved[level]:.0%}",
+                swap,
+            )
+        return table

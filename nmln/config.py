@@ -1,0 +1,264 @@
+"""The configuration of a run: frozen dataclasses, read from TOML, with every key checked."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from nmln.files import InputError
+
+PAPER_RATES = (0.1, 0.01, 0.005, 0.0025, 0.001)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """What is learned from, and how it is split."""
+
+    source: str = "pubchem-10"  # a built-in name, a name in NMLN_DATA, or a file
+    language: str | None = None  # a .mln file with declarations, for .db worlds
+    nodes: int | None = None  # heavy atoms, where a file holds several sizes
+    train_share: float = 0.8
+    split_seed: int = 0
+
+
+@dataclass(frozen=True)
+class LadderConfig:
+    """The levels, and what makes them different.
+
+    `noising`: a potential for each rate. `tempering`: one potential at several temperatures, fitted to
+    data corrupted at the last rate. `single`: one potential at one level, the same data.
+    """
+
+    method: Literal["noising", "tempering", "single"] = "noising"
+    rates: tuple[float, ...] = PAPER_RATES
+    temperatures: tuple[float, ...] = (1.360489, 1.259712, 1.1664, 1.08, 1.0)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What scores the worlds."""
+
+    potential: Literal["graph", "fragment", "deepset", "image", "formula"] = "graph"
+    layers: int = 4
+    hidden: int = 64
+    width: int = 2  # of fragments: how many constants they see
+    residual: bool = False
+    formulas: str | None = None  # a .mln file whose weighted formulas are added
+    base: bool = (
+        True  # independent groups with the marginals of the corrupted data, to be corrected
+    )
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class ChainConfig:
+    """The persistent chains of the negative phase."""
+
+    kernel: str = "gradients"
+    replicas: int = 100
+    sweeps: int = 1  # between two updates
+    moves: int = 10  # in a sweep
+    phases: Literal["both", "alternate"] = "both"
+    start: Literal["data", "noise"] = "data"
+    renewal: float = (
+        0.0  # share of the noisiest chains that start anew from corrupted data at a step
+    )
+    weighted: bool = False  # carry Jarzynski weights through the updates
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    """How parameters move."""
+
+    method: Literal["adam", "sgd"] = "adam"
+    learning_rate: float = 2e-3
+    schedule: Literal["cosine", "constant"] = "cosine"
+    warm_up: int = 50  # steps with a growing rate
+    clip: float = 1.0  # largest norm of a level's gradient; 0 for none
+    weight_decay: float = 0.0
+    energy_penalty: float = 0.0  # times the mean squared score of both phases
+    average: float = 0.998  # decay of the moving average used for sampling; 0 for none
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How long, and with what."""
+
+    steps: int = 3000
+    minutes: float | None = None  # instead of steps: measured by a pilot, then fixed and recorded
+    batch: int = 100
+    corruption: Literal["step", "epoch"] = "step"
+    seed: int = 0
+    checkpoint_seconds: float = 60.0
+    keep: int = 3
+    retries: int = 3  # returns to the last good checkpoint before giving up
+    processes: int = 0  # 0: one for each core
+
+
+@dataclass(frozen=True)
+class Config:
+    """All of a run."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    ladder: LadderConfig = field(default_factory=LadderConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    chains: ChainConfig = field(default_factory=ChainConfig)
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it: tuples are lists."""
+        return json.loads(json.dumps(asdict(self)))
+
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "small": {},
+    "paper": {
+        "model": {"layers": 10, "hidden": 128, "base": False},
+        "chains": {"replicas": 100},
+        "optimiser": {"method": "sgd", "schedule": "constant", "average": 0.0},
+        "training": {"batch": 100},
+    },
+}
+"""Named starting points; what is said in a file or by flags goes on top of them."""
+
+
+def from_dict(
+    content: Mapping[str, Any], source: str | None = None, preset: str = "small"
+) -> Config:
+    """A configuration from nested tables, on top of a preset; refuses what it does not know."""
+    if preset not in PRESETS:
+        raise InputError(
+            f"there is no preset {preset!r}. Take one of {', '.join(PRESETS)}.", source
+        )
+    sections = {entry.name: entry.default_factory for entry in fields(Config)}
+    made = {}
+    for name in [*sections, *content]:
+        if name not in sections:
+            raise InputError(_unknown("table", name, list(sections)), source)
+        given = content.get(name, {})
+        if not isinstance(given, Mapping):
+            raise InputError(f"[{name}] is a table, but {given!r} is given.", source)
+        default = sections[name]()  # pyright: ignore[reportCallIssue]
+        made[name] = _fill(default, {**PRESETS[preset].get(name, {}), **given}, name, source)
+    try:
+        return Config(**made)
+    except InputError as error:
+        raise InputError(error.message, source) from None
+
+
+def read_config(path: str | Path, preset: str | None = None) -> Config:
+    """The configuration in a TOML file; its key `preset` names what it builds on."""
+    path = Path(path)
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"this is not TOML: {error}.", str(path)) from None
+    except UnicodeDecodeError:
+        raise InputError("this is not UTF-8 text. Is it a TOML file?", str(path)) from None
+    named = content.pop("preset", "small")
+    return from_dict(content, str(path), preset or named)
+
+
+def override(config: Config, changes: Mapping[str, Any]) -> Config:
+    """The configuration with some keys changed, named as `chains.moves`."""
+    for name, value in changes.items():
+        section, _, key = name.partition(".")
+        if not hasattr(config, section) or not key:
+            known = [entry.name for entry in fields(Config)]
+            raise InputError(_unknown("table", section, known))
+        part = _fill(getattr(config, section), {key: value}, section, None)
+        config = replace(config, **{section: part})
+    return config
+
+
+def _fill(default: Any, given: Mapping[str, Any], section: str, source: str | None) -> Any:
+    hints = get_type_hints(type(default))
+    values = {}
+    for key, value in given.items():
+        if key not in hints:
+            raise InputError(_unknown(f"key in [{section}]", key, list(hints)), source)
+        values[key] = _coerce(value, hints[key], f"{section}.{key}", source)
+    return replace(default, **values)
+
+
+def _coerce(value: Any, hint: Any, name: str, source: str | None) -> Any:
+    """The value as the type that a key has; whole numbers serve as numbers, lists as tuples."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        if value is None:
+            return None
+        (hint,) = (option for option in get_args(hint) if option is not type(None))
+        origin = get_origin(hint)
+    if origin is Literal:
+        if value in get_args(hint):
+            return value
+        raise InputError(
+            f"{name} is one of {', '.join(map(repr, get_args(hint)))}, but is {value!r}.", source
+        )
+    if origin is tuple:
+        if isinstance(value, list | tuple) and value:
+            return tuple(_coerce(one, float, name, source) for one in value)
+        raise InputError(f"{name} is a list of numbers, but is {value!r}.", source)
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return value
+    kind = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}[hint]
+    raise InputError(f"{name} is {kind}, but is {value!r}.", source)
+
+
+def _unknown(what: str, name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(known)}."
+    return f"unknown {what}: {name!r}. {hint}"
+
+
+def _check_ranges(config: Config) -> None:
+    at_least_one = {
+        "model.layers": config.model.layers,
+        "model.hidden": config.model.hidden,
+        "model.width": config.model.width,
+        "chains.replicas": config.chains.replicas,
+        "chains.sweeps": config.chains.sweeps,
+        "chains.moves": config.chains.moves,
+        "training.batch": config.training.batch,
+        "training.keep": config.training.keep,
+    }
+    shares = {
+        "data.train_share": config.data.train_share,
+        "chains.renewal": config.chains.renewal,
+        "optimiser.average": config.optimiser.average,
+    }
+    not_negative = {
+        "training.steps": config.training.steps,
+        "training.processes": config.training.processes,
+        "training.retries": config.training.retries,
+        "training.checkpoint_seconds": config.training.checkpoint_seconds,
+        "optimiser.warm_up": config.optimiser.warm_up,
+        "optimiser.clip": config.optimiser.clip,
+        "optimiser.weight_decay": config.optimiser.weight_decay,
+        "optimiser.energy_penalty": config.optimiser.energy_penalty,
+    }
+    for name, value in at_least_one.items():
+        if value < 1:
+            raise InputError(f"{name} must be at least 1, but is {value}.")
+    for name, value in shares.items():
+        if not 0 <= value <= 1 or (name == "optimiser.average" and value == 1):
+            raise InputError(f"{name} must be between 0 and 1, but is {value}.")
+    for name, value in not_negative.items():
+        if not value >= 0:
+            raise InputError(f"{name} must not be negative, but is {value}.")
+    if not 0 < config.optimiser.learning_rate < float("inf"):
+        raise InputError(
+            f"optimiser.learning_rate must be positive, but is {config.optimiser.learning_rate}."
+        )
+    if config.training.minutes is not None and not config.training.minutes > 0:
+        raise InputError(f"training.minutes must be positive, but is {config.training.minutes}.")

@@ -1,0 +1,107 @@
+"""More than one process: replicas dealt out over ranks, gradients averaged, rank 0 writes."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from nmln.files import LostProcessError
+
+_PATIENCE = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among all that train together; alone unless torchrun started several."""
+
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes and talks."""
+        return self.rank == 0
+
+    def slice(self, total: int) -> tuple[int, int]:
+        """Where this rank's share of `total` things begins, and how many they are."""
+        share, more = divmod(total, self.count)
+        return self.rank * share + min(self.rank, more), share + (self.rank < more)
+
+    def share(self, total: int) -> int:
+        return self.slice(total)[1]
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Replace every gradient by its mean over the ranks, in one message."""
+        if self.count == 1:
+            return
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        with _together():
+            distributed.all_reduce(flat)
+        flat /= self.count
+        for gradient, part in zip(
+            gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True
+        ):
+            gradient.copy_(part.view_as(gradient))
+
+    def average(self, numbers: Sequence[Tensor]) -> list[Tensor]:
+        """The mean of some vectors over the ranks."""
+        flat = torch.cat([vector.double().flatten() for vector in numbers])
+        if self.count > 1:
+            with _together():
+                distributed.all_reduce(flat)
+            flat /= self.count
+        return list(flat.split([vector.numel() for vector in numbers]))
+
+    def gather(self, part: dict[str, Any]) -> list[dict[str, Any]]:
+        """What every rank has, on all of them."""
+        if self.count == 1:
+            return [part]
+        parts: list[Any] = [None] * self.count
+        with _together():
+            distributed.all_gather_object(parts, part)
+        return parts
+
+    def agree(self, flag: bool) -> bool:
+        """Whether any rank says so."""
+        if self.count == 1:
+            return flag
+        votes = torch.tensor(int(flag))
+        with _together():
+            distributed.all_reduce(votes)
+        return int(votes) > 0
+
+    def wait(self) -> None:
+        if self.count > 1:
+            with _together():
+                distributed.barrier()
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """What all ranks do at once fails when one of them is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise LostProcessError(f"the connection to another process was lost ({error}).") from None
+
+
+def join() -> Ranks:
+    """Take part in what torchrun started; alone if nothing did."""
+    if "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1:
+        return Ranks()
+    if not distributed.is_initialized():
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        distributed.init_process_group(backend, timeout=_PATIENCE)
+    return Ranks(distributed.get_rank(), distributed.get_world_size())
+
+
+def leave() -> None:
+    """Say goodbye to the other ranks."""
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()

@@ -1,0 +1,190 @@
+"""What users hold: a space and a potential for every level; train, sample, save and load."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Integer
+from torch import Generator, Tensor
+
+from nmln.checkpoint import load_model, save_model
+from nmln.config import Config, from_dict
+from nmln.evidence import Evidence
+from nmln.files import InputError
+from nmln.formats.mln import Program, parse_mln
+from nmln.kernels.defaults import kernel_named
+from nmln.logic import WeightedFormula
+from nmln.noise import uniform
+from nmln.potentials.base import BasePotential
+from nmln.potentials.formula import FormulaPotential
+from nmln.potentials.fragment import DeepSetPotential, FragmentPotential
+from nmln.potentials.graph import GraphPotential
+from nmln.potentials.image import ImagePotential
+from nmln.potentials.independent import IndependentPotential
+from nmln.potentials.total import TotalPotential
+from nmln.sampler import Observer, sample
+from nmln.space import Space
+from nmln.training import Metrics, Return, Trainer, train
+from nmln.training.method import Method
+from nmln.types import Sweep
+
+Report = Callable[[Metrics | Return], None]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained (or yet untrained) distribution over worlds, at every level of its ladder."""
+
+    space: Space
+    potential: BasePotential
+    config: Config
+    formulas: tuple[WeightedFormula, ...] = ()
+
+    @staticmethod
+    def build(
+        space: Space,
+        worlds: Integer[Tensor, "worlds groups"],
+        config: Config | None = None,
+        formulas: Sequence[WeightedFormula] = (),
+    ) -> "Model":
+        """A model that has learned nothing yet but the marginals of its base term."""
+        config = config or Config()
+        method = Method.of(config.ladder)
+        potential = _learned(space, method.trained_levels, config, formulas)
+        if config.model.base:
+            rng = Generator().manual_seed(config.model.seed)
+            copies = worlds[torch.randint(len(worlds), (max(2000, len(worlds)),), generator=rng)]
+            base = IndependentPotential.fit(space, method.corrupt(space, copies, rng))
+            potential = potential.add(base)
+        return Model(space, potential, config, tuple(formulas))
+
+    @staticmethod
+    def fit(
+        space: Space,
+        worlds: Integer[Tensor, "worlds groups"],
+        config: Config | None = None,
+        formulas: Sequence[WeightedFormula] = (),
+        report: Report | None = None,
+    ) -> "Model":
+        """Train a model on worlds, from beginning to end, in this process."""
+        model = Model.build(space, worlds, config, formulas)
+        trainer = Trainer(model.potential, worlds, model.config)
+        for metrics in train(trainer):
+            if report is not None:
+                report(metrics)
+        return model.averaged(trainer)
+
+    def averaged(self, trainer: Trainer) -> "Model":
+        """This model with the parameters that sampling uses: their moving average, if there is one."""
+        return replace(self, potential=trainer.average or trainer.potential)
+
+    @property
+    def method(self) -> Method:
+        return Method.of(self.config.ladder)
+
+    def sample(
+        self,
+        sweeps: int,
+        rng: Generator,
+        *,
+        chains: int | None = None,
+        burn_in: int = 100,
+        thin: int = 1,
+        moves: int | None = None,
+        evidence: Evidence | None = None,
+        recorder: Observer | None = None,
+        added: BasePotential | None = None,
+    ) -> Iterator[Sweep]:
+        """Chains at all levels from pure noise; the worlds of the target are `sweep.state.values[-1]`.
+
+        With evidence they sample the conditional distribution. `added` is one more potential, of as many
+        levels as the chains have, for example `constraint(space, formulas, levels)`.
+        """
+        method = self.method
+        potential = method.sampled(self.potential)
+        if added is not None:
+            potential = TotalPotential([potential]).add(added)
+        kernel = kernel_named(self.config.chains.kernel, self.space, evidence)
+        count = self.config.chains.replicas if chains is None else chains
+        start = uniform(self.space, method.chain_levels, count, rng, evidence)
+        return sample(
+            potential,
+            kernel,
+            start,
+            sweeps,
+            rng,
+            moves=moves or self.config.chains.moves,
+            phases=self.config.chains.phases,
+            burn_in=burn_in,
+            thin=thin,
+            recorder=recorder,
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Keep the model as a directory of tensors and JSON."""
+        save_model(Path(path), dict(self.potential.state_dict()), self.describe())
+
+    @staticmethod
+    def load(path: str | Path) -> "Model":
+        """A model that was saved; nothing in its files is executed."""
+        tensors, content = load_model(Path(path))
+        model = Model.described(content, str(path))
+        model.potential.load_state_dict(tensors)
+        return model
+
+    def describe(self) -> dict[str, Any]:
+        """Everything but the numbers: language, domain, formulas and configuration."""
+        program = Program(self.space.language, dict(self.space.domain), self.formulas)
+        return {"program": str(program), "config": self.config.to_dict()}
+
+    @staticmethod
+    def described(content: dict[str, Any], source: str | None = None) -> "Model":
+        """A model with this description, its parameters still to be filled in."""
+        if not {"program", "config"} <= set(content):
+            raise InputError("this is not the description of a model.", source)
+        program = parse_mln(content["program"], source or "model")
+        space = Space(program.language, program.domain)
+        config = from_dict(content["config"], source)
+        potential = _learned(
+            space, Method.of(config.ladder).trained_levels, config, program.formulas
+        )
+        if config.model.base:
+            table = torch.zeros(potential.levels, space.entries)
+            potential = potential.add(IndependentPotential(space, table))
+        return Model(space, potential, config, tuple(program.formulas))
+
+
+def _learned(
+    space: Space, levels: int, config: Config, formulas: Sequence[WeightedFormula]
+) -> TotalPotential:
+    """The part of the potential that has parameters."""
+    model, rng = config.model, Generator().manual_seed(config.model.seed)
+    hidden = (model.hidden,) * model.layers
+    parts: list[BasePotential] = []
+    match model.potential:
+        case "graph":
+            parts.append(
+                GraphPotential(
+                    space, levels, model.layers, model.hidden, residual=model.residual, rng=rng
+                )
+            )
+        case "fragment":
+            parts.append(FragmentPotential(space, levels, model.width, hidden, rng=rng))
+        case "deepset":
+            parts.append(
+                DeepSetPotential(space, levels, model.width, model.hidden, hidden, rng=rng)
+            )
+        case "image":
+            parts.append(
+                ImagePotential(space, levels, layers=model.layers, channels=model.hidden, rng=rng)
+            )
+        case "formula":
+            if not formulas:
+                raise InputError(
+                    "a formula model needs formulas: name a .mln file (model.formulas)."
+                )
+    if formulas:
+        parts.append(FormulaPotential(space, formulas, levels))
+    return TotalPotential(parts)

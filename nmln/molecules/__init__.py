@@ -1,0 +1,1 @@
+"""Molecules as worlds: SMILES in, SMILES out, and sets of small molecules."""

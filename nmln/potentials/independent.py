@@ -1,0 +1,60 @@
+"""Independent groups: the base that a network corrects."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nmln.potentials.base import BasePotential
+from nmln.space import Space
+from nmln.types import Alternatives, Groups, Scores, Slopes, Values
+
+
+class IndependentPotential(BasePotential):
+    """Every group for itself: the sum of a fixed number for each category of each attribute.
+
+    All groups of an attribute share their numbers, so that relabelling changes nothing. Nothing here is
+    learned: `fit` takes the numbers from data.
+    """
+
+    def __init__(self, space: Space, table: Float[Tensor, "levels entries"]) -> None:
+        super().__init__(space, len(table))
+        self.table = nn.Buffer(table)
+
+    @staticmethod
+    def fit(space: Space, values: Values, prior: float = 1.0) -> "IndependentPotential":
+        """The logarithms of the marginals of worlds at every level; `prior` is added to each count."""
+        counts = space.one_hot(values, torch.float64).sum(1)
+        table = torch.empty_like(counts)
+        for block in space.blocks:
+            found = space.entries_of(counts[:, None], block).sum(-2) + prior  # (levels, 1, size)
+            logs = (found / found.sum(-1, keepdim=True)).log()
+            view = space.entries_of(table[:, None], block)
+            view.copy_(logs[..., None, :].expand_as(view))
+        return IndependentPotential(space, table.float())
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.table.dtype
+
+    def _entries(self, values: Values) -> Tensor:
+        return values.long() + self.space.offsets.to(values.device)
+
+    def evaluate(self, values: Values) -> Scores:
+        rows = self.table[:, None].expand(-1, values.shape[1], -1)
+        return rows.gather(2, self._entries(values)).sum(-1)
+
+    def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
+        slopes = self.table[:, None].expand(*values.shape[:2], -1)
+        return self.evaluate(values), slopes.clone()
+
+    def evaluate_alternatives(self, values: Values, groups: Groups) -> Alternatives:
+        most = int(self.space.sizes.max())
+        category = torch.arange(most, device=values.device)
+        first = self.space.offsets.to(values.device)[groups][..., None]
+        exists = category < self.space.sizes.to(values.device)[groups][..., None]
+        rows = self.table[:, None].expand(-1, values.shape[1], -1)
+        entry = (first + category).clamp(max=self.space.entries - 1)
+        now = values.gather(2, groups[..., None]).long() + first
+        change = rows.gather(2, entry) - rows.gather(2, now)
+        whole = self.evaluate(values)[..., None] + change
+        return whole.masked_fill(~exists, float("-inf"))

@@ -1,0 +1,66 @@
+"""What makes noising, tempering and single-level training different: levels, and nothing else."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Integer
+from torch import Generator, Tensor
+
+from nmln.config import LadderConfig
+from nmln.noise import Ladder
+from nmln.potentials.base import BasePotential
+from nmln.potentials.tempered import Temperatures, TemperedPotential
+from nmln.space import Space
+from nmln.types import Values
+
+
+@dataclass(frozen=True)
+class Method:
+    """How the levels that chains run at belong to the levels that are trained."""
+
+    noise: Ladder  # the rates that the data are corrupted at, one for each trained level
+    temperatures: Temperatures | None = None
+
+    @staticmethod
+    def of(config: LadderConfig) -> "Method":
+        if config.method == "noising":
+            return Method(Ladder(config.rates))
+        target = Ladder(config.rates[-1:])
+        if config.method == "single":
+            return Method(target)
+        return Method(target, Temperatures(config.temperatures))
+
+    @property
+    def trained_levels(self) -> int:
+        return len(self.noise)
+
+    @property
+    def chain_levels(self) -> int:
+        return len(self.noise if self.temperatures is None else self.temperatures)
+
+    @property
+    def ladder(self) -> Ladder | Temperatures:
+        """What the chains exchange along."""
+        return self.noise if self.temperatures is None else self.temperatures
+
+    def sampled(self, potential: BasePotential) -> BasePotential:
+        """What the chains sample from."""
+        if self.temperatures is None:
+            return potential
+        return TemperedPotential(potential, self.temperatures)
+
+    def negative(self, values: Integer[Tensor, "running chains groups"]) -> Values:
+        """The chains whose worlds the model is held against: all levels, or the one at T = 1."""
+        return values[-self.trained_levels :]
+
+    def corrupt(
+        self, space: Space, worlds: Integer[Tensor, "worlds groups"], rng: Generator
+    ) -> Values:
+        """Data for every trained level."""
+        return self.noise.corrupt(space, worlds, rng)
+
+    def starts(
+        self, space: Space, worlds: Integer[Tensor, "worlds groups"], rng: Generator
+    ) -> Values:
+        """Corrupted data for every level that chains run at."""
+        values = self.corrupt(space, worlds, rng)
+        return values.expand(self.chain_levels, -1, -1).clone()

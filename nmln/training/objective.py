@@ -1,0 +1,49 @@
+"""The gradient of the likelihood: data pull the score up, the model's own worlds pull it down."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor
+
+from nmln.potentials.base import BasePotential
+from nmln.types import Values
+
+
+class Phases(NamedTuple):
+    """What a step saw of both phases, level by level."""
+
+    positive: Float[Tensor, " levels"]  # mean score of the data
+    negative: Float[Tensor, " levels"]  # weighted mean score of the chains
+
+    @property
+    def gap(self) -> Float[Tensor, " levels"]:
+        """How far the data lie above the chains: near zero when the model explains them."""
+        return self.positive - self.negative
+
+
+def accumulate_gradient(
+    potential: BasePotential,
+    positive: Integer[Tensor, "levels data groups"],
+    negative: Values,
+    weights: Float[Tensor, "levels chains"] | None = None,
+    penalty: float = 0.0,
+) -> Phases:
+    """Add the gradient of the negative log-likelihood to every parameter's.
+
+    For each level: minus the mean score of `positive` plus the mean score of `negative`, which are
+    chains at that level's distribution (with `weights` that sum to one, where they lag behind it).
+    `penalty` times the mean squared score of both keeps energies from growing without bounds. Each
+    level has parameters of its own, so that the sum over levels trains each on its own.
+    """
+    data, chains = positive.shape[1], negative.shape[1]
+    scores = potential.score(torch.cat([positive, negative], dim=1))
+    above, below = scores.split([data, chains], dim=1)
+    if weights is None:
+        weights = torch.full_like(below, 1 / chains)
+    up, down = above.mean(1), (weights.to(below.dtype) * below).sum(1)
+    loss = (down - up).sum()
+    if penalty:
+        loss = loss + penalty * (above.square().mean(1) + below.square().mean(1)).sum()
+    loss.backward()
+    return Phases(up.detach(), down.detach())

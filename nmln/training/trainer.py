@@ -1,0 +1,263 @@
+"""One run of training: its parts, one step, and all that must be kept to go on."""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Generator, Tensor
+
+from nmln.adaptation import start_tuning, tune, with_sizes
+from nmln.config import Config
+from nmln.distributed import Ranks
+from nmln.exchange import start_walkers
+from nmln.files import InputError
+from nmln.kernels.defaults import kernel_named
+from nmln.noise import uniform
+from nmln.potentials.base import BasePotential
+from nmln.potentials.counted import Counted
+from nmln.sampler import advance, start
+from nmln.training.method import Method
+from nmln.training.objective import Phases, accumulate_gradient
+from nmln.training.optimiser import clip_by_level, follow, learning_rate, make_optimiser
+from nmln.types import Evaluations, Info, SwapInfo, Tuning, Values
+
+_LEAST_GAIN = 0.05  # step sizes keep following a target that changes
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What one step tells; lists go from the noisiest level to the target."""
+
+    step: int
+    learning_rate: float
+    gap: tuple[float, ...]  # mean score of the data less that of the chains
+    score: tuple[float, ...]  # of the data
+    gradient: tuple[float, ...]  # norm, before clipping
+    acceptance: tuple[float, ...]
+    moved: tuple[float, ...]
+    swaps: tuple[float, ...]  # mean probability for each pair
+    evaluations: int  # worlds scored so far, with and without slopes
+    effective_share: float = 1.0  # of the chains, by their weights
+
+
+class Trainer:
+    """Everything that changes in a run, and the step that changes it.
+
+    A step moves the parameters along the gradient between corrupted data and the persistent chains, then
+    lets the chains follow for some sweeps. `tree` is all that is needed to go on bit for bit.
+    """
+
+    def __init__(
+        self,
+        potential: BasePotential,
+        worlds: Integer[Tensor, "worlds groups"],
+        config: Config,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.config, self.ranks = config, ranks or Ranks()
+        self.space, self.worlds = potential.space, worlds
+        self.method = Method.of(config.ladder)
+        if not len(worlds):
+            raise InputError("there are no worlds to train on.")
+        if potential.levels != self.method.trained_levels:
+            raise InputError(
+                f"this ladder trains {self.method.trained_levels} levels, but the potential has "
+                f"{potential.levels}."
+            )
+        self.potential = potential
+        self.average = deepcopy(potential) if config.optimiser.average else None
+        self.optimiser = make_optimiser(potential.parameters(), config.optimiser)
+        self.kernel = kernel_named(config.chains.kernel, self.space)
+        self.step_number, self.slowed = 0, 1.0
+        self.evaluations = Evaluations()
+        self._seed_generators()
+        self.values = self._start_chains()
+        self.walkers = start_walkers(self.values)
+        self.log_weights = torch.zeros(self.values.shape[1], dtype=torch.float64)
+        self.tuning: Tuning = start_tuning(self.kernel, self.method.chain_levels)
+        self.epoch: Values | None = None
+
+    def _seed_generators(self, salt: int = 0) -> None:
+        """Every process draws for itself; a run on other processes starts new streams."""
+        mixed = (
+            self.config.training.seed
+            + 7919 * self.ranks.rank
+            + 104729 * self.ranks.count
+            + 1299709 * salt
+        )
+        self.data_rng = Generator().manual_seed(2 * mixed)
+        self.chain_rng = Generator().manual_seed(2 * mixed + 1)
+
+    @property
+    def replicas(self) -> int:
+        """How many of all replicas run in this process."""
+        return self.ranks.share(self.config.chains.replicas)
+
+    @property
+    def batch(self) -> int:
+        return self.ranks.share(self.config.training.batch)
+
+    def _start_chains(self) -> Values:
+        levels = self.method.chain_levels
+        if self.config.chains.start == "noise":
+            return uniform(self.space, levels, self.replicas, self.chain_rng)
+        chosen = torch.randint(len(self.worlds), (self.replicas,), generator=self.chain_rng)
+        return self.method.starts(self.space, self.worlds[chosen], self.chain_rng)
+
+    def step(self) -> Metrics:
+        """One update of the parameters, then sweeps of the chains under the new ones."""
+        optimiser = self.config.optimiser
+        rate = self.slowed * learning_rate(optimiser, self.step_number, self.config.training.steps)
+        phases, norms = self._update(rate)
+        if self.average is not None:
+            follow(self.average, self.potential, optimiser.average, self.step_number)
+        info, swaps = self._advance_chains()
+        self.step_number += 1
+        return self._metrics(rate, phases, norms, info, swaps)
+
+    def _update(self, rate: float) -> tuple[Phases, Float[Tensor, " levels"]]:
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        self.optimiser.zero_grad(set_to_none=False)
+        phases = accumulate_gradient(
+            self.potential,
+            self._minibatch(),
+            self.method.negative(self.values),
+            self._weights(),
+            self.config.optimiser.energy_penalty,
+        )
+        self.ranks.average_gradients(self.potential.parameters())
+        norms = clip_by_level(
+            self.potential.parameters(), self.potential.levels, self.config.optimiser.clip
+        )
+        self.optimiser.step()
+        return phases, norms
+
+    def _minibatch(self) -> Values:
+        """Data corrupted afresh for this step, or taken from copies that serve for an epoch."""
+        chosen = torch.randint(len(self.worlds), (self.batch,), generator=self.data_rng)
+        if self.config.training.corruption == "step":
+            return self.method.corrupt(self.space, self.worlds[chosen], self.data_rng)
+        steps = ceil(len(self.worlds) / self.config.training.batch)
+        if self.epoch is None or self.step_number % steps == 0:
+            self.epoch = self.method.corrupt(self.space, self.worlds, self.data_rng)
+        return self.epoch[:, chosen]
+
+    def _weights(self) -> Float[Tensor, "levels chains"] | None:
+        if not self.config.chains.weighted:
+            return None
+        weights = self.log_weights.softmax(0)
+        return weights.expand(self.potential.levels, -1)
+
+    def _advance_chains(self) -> tuple[Info, tuple[SwapInfo, ...]]:
+        chains = self.config.chains
+        counted = Counted(self.method.sampled(self.potential), self.evaluations)
+        kernel = with_sizes(self.kernel, self.tuning)
+        with torch.no_grad():
+            state = start(counted, kernel, self._renewed(), self.chain_rng)
+            info, swaps = None, ()
+            for sweep in range(chains.sweeps):
+                number = self.step_number * chains.sweeps + sweep
+                parities = (0, 1) if chains.phases == "both" else (number % 2,)
+                state, self.walkers, info, swaps = advance(
+                    counted, kernel, state, self.walkers, self.chain_rng, chains.moves, parities
+                )
+                self.tuning = tune(kernel, self.tuning, info, _LEAST_GAIN)
+        assert info is not None
+        self.values, self.evaluations = state.values, counted.evaluations
+        return info, swaps
+
+    def _renewed(self) -> Values:
+        """The chains, a few of the noisiest of them begun anew from corrupted data.
+
+        What is drawn there is distributed as the data that the noisiest level is fitted to, and reaches
+        the other levels only through exact swaps.
+        """
+        share = self.config.chains.renewal
+        if not share:
+            return self.values
+        renewed = torch.rand(self.values.shape[1], generator=self.chain_rng) < share
+        chosen = torch.randint(len(self.worlds), (int(renewed.sum()),), generator=self.chain_rng)
+        values = self.values.clone()
+        fresh = self.method.starts(self.space, self.worlds[chosen], self.chain_rng)
+        values[0, renewed] = fresh[0]
+        return values
+
+    def _metrics(
+        self,
+        rate: float,
+        phases: Phases,
+        norms: Float[Tensor, " levels"],
+        info: Info,
+        swaps: tuple[SwapInfo, ...],
+    ) -> Metrics:
+        pairs = torch.full((self.method.chain_levels - 1,), float("nan"))
+        for swap in swaps:
+            if swap.pairs:
+                pairs[list(swap.pairs)] = swap.probabilities.float().mean(1)
+        columns = [phases.gap, phases.positive, info.acceptance, info.moved, pairs]
+        gap, score, acceptance, moved, swapped = self.ranks.average(columns)
+        return Metrics(
+            step=self.step_number,
+            learning_rate=rate,
+            gap=tuple(gap.tolist()),
+            score=tuple(score.tolist()),
+            gradient=tuple(norms.tolist()),
+            acceptance=tuple(acceptance.tolist()),
+            moved=tuple(moved.tolist()),
+            swaps=tuple(swapped.tolist()),
+            evaluations=self.evaluations.scores + self.evaluations.slopes,
+        )
+
+    # All of a run as named tensors and plain values.
+
+    def tree(self) -> dict[str, Any]:
+        """The whole state of the run on this process and, gathered, the chains of all."""
+        chains = self.ranks.gather(
+            {
+                "values": self.values,
+                "walkers": self.walkers,
+                "log_weights": self.log_weights,
+                "data_rng": self.data_rng.get_state(),
+                "chain_rng": self.chain_rng.get_state(),
+                "epoch": self.epoch,
+            }
+        )
+        return {
+            "step": self.step_number,
+            "slowed": self.slowed,
+            "evaluations": list(self.evaluations),
+            "potential": dict(self.potential.state_dict()),
+            "average": None if self.average is None else dict(self.average.state_dict()),
+            "optimiser": self.optimiser.state_dict(),
+            "tuning": {"log_sizes": self.tuning.log_sizes, "seen": self.tuning.seen},
+            "ranks": chains,
+        }
+
+    def restore(self, tree: dict[str, Any]) -> None:
+        """Go on from a tree; on another number of processes the chains are dealt out anew."""
+        self.step_number, self.slowed = tree["step"], tree["slowed"]
+        scores, slopes, seconds = tree["evaluations"]
+        self.evaluations = Evaluations(int(scores), int(slopes), float(seconds))
+        self.potential.load_state_dict(tree["potential"])
+        if self.average is not None and tree["average"] is not None:
+            self.average.load_state_dict(tree["average"])
+        self.optimiser.load_state_dict(tree["optimiser"])
+        self.tuning = Tuning(**tree["tuning"])
+        parts = tree["ranks"]
+        if len(parts) == self.ranks.count:
+            own = parts[self.ranks.rank]
+            self.values, self.walkers = own["values"], own["walkers"]
+            self.log_weights, self.epoch = own["log_weights"], own["epoch"]
+            self.data_rng.set_state(own["data_rng"])
+            self.chain_rng.set_state(own["chain_rng"])
+            return
+        first, count = self.ranks.slice(self.config.chains.replicas)
+        for name, axis in (("values", 1), ("walkers", 1), ("log_weights", 0)):
+            whole = torch.cat([part[name] for part in parts], dim=axis)
+            setattr(self, name, whole.narrow(axis, first, count).clone())
+        self.epoch = None
+        self._seed_generators(salt=1 + self.step_number)

@@ -1,0 +1,148 @@
+"""Where worlds come from and go to: molecules, `.db` files and graph files, read and written alike."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import networkx as nx
+import torch
+from jaxtyping import Integer
+from torch import Tensor
+
+from nmln.config import DataConfig
+from nmln.files import InputError, write_atomically, write_lines
+from nmln.formats.db import encode_facts, infer_domain, infer_language, read_facts, write_db
+from nmln.formats.graphs import from_networkx, to_networkx
+from nmln.formats.mln import read_mln
+from nmln.logic import WeightedFormula
+from nmln.molecules.datasets import load as load_molecules
+from nmln.molecules.datasets import split
+from nmln.molecules.decoding import Decoder
+from nmln.space import Space
+
+Kind = Literal["molecules", "db", "graphs"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Worlds over one domain, split into those to learn from and those kept apart."""
+
+    kind: Kind
+    space: Space
+    worlds: Integer[Tensor, "worlds groups"]
+    train: Integer[Tensor, " some"]
+    test: Integer[Tensor, " others"]
+    formulas: tuple[WeightedFormula, ...] = ()
+    names: tuple[str, ...] = field(default=(), repr=False)  # SMILES, for molecules
+
+
+def load(config: DataConfig) -> Source:
+    """Read what a configuration names, whatever its format."""
+    path = Path(config.source)
+    kind = kind_of(config.source)
+    formulas: tuple[WeightedFormula, ...] = ()
+    names: tuple[str, ...] = ()
+    if kind == "molecules":
+        found = load_molecules(config.source, config.nodes)
+        space, worlds, names = found.space, found.worlds, tuple(found.smiles)
+    elif kind == "db":
+        program = None if config.language is None else read_mln(config.language)
+        facts = read_facts(path)
+        language = program.language if program else infer_language(facts)
+        space = Space(language, infer_domain(facts, language, program.domain if program else None))
+        worlds = encode_facts(space, facts)
+        formulas = program.formulas if program else ()
+    else:
+        space, worlds = from_networkx(read_graphs(path))
+    if len(worlds) < 1:
+        raise InputError("there are no worlds in it.", config.source)
+    train, test = split(len(worlds), config.split_seed, config.train_share)
+    return Source(kind, space, worlds, train, test, formulas, names)
+
+
+def kind_of(source: str) -> Kind:
+    """What a source is, by its name."""
+    path = Path(source)
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes[-1:] in ([".db"], [".nl"]):
+        return "db"
+    if suffixes[-1:] == [".graphml"] or path.is_dir():
+        return "graphs"
+    if suffixes[-1:] == [".mln"]:
+        raise InputError("a .mln file declares a language. Name it as data.language.", source)
+    return "molecules"
+
+
+def read_graphs(path: Path) -> list[nx.Graph]:
+    """The graph in a GraphML file, or those of a folder in the order of their names."""
+    files = sorted(path.glob("*.graphml")) if path.is_dir() else [path]
+    if not files:
+        raise InputError("there is no .graphml file in this folder.", str(path))
+    graphs = []
+    for file in files:
+        try:
+            graph = nx.read_graphml(file)
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise InputError(f"this is not GraphML: {error}.", str(file)) from None
+        graphs.append(nx.DiGraph(graph) if graph.is_directed() else nx.Graph(graph))
+    sizes = sorted({len(graph) for graph in graphs})
+    if len(sizes) > 1:
+        found = ", ".join(
+            f"{size} ({sum(len(g) == size for g in graphs)} graphs)" for size in sizes
+        )
+        raise InputError(
+            f"one model is over one domain, but these graphs have different numbers of nodes: {found}. "
+            "Keep graphs of one size.",
+            str(path),
+        )
+    return graphs
+
+
+def write(kind: Kind, stem: Path, space: Space, worlds: Integer[Tensor, "worlds groups"]) -> Path:
+    """Write worlds in the format that their kind was read in; returns what was written."""
+    if kind == "db":
+        write_db(stem.with_suffix(".db"), space, worlds)
+        return stem.with_suffix(".db")
+    if kind == "graphs":
+        stem.mkdir(parents=True, exist_ok=True)
+        for number, graph in enumerate(to_networkx(space, worlds)):
+            path = stem / f"{number:06d}.graphml"
+            write_atomically(
+                path, lambda temporary, graph=graph: nx.write_graphml(graph, temporary)
+            )
+        return stem
+    decoded = Decoder(space).decode(worlds)
+    write_lines(stem.with_suffix(".smi"), [one.smiles for one in decoded if one.smiles])
+    return stem.with_suffix(".smi")
+
+
+class Quality:
+    """A number that says how good worlds of a kind are: the share of valid molecules.
+
+    Other kinds have none; then there is nothing to tell.
+    """
+
+    def __init__(self, decoder: Decoder | None, known: frozenset[str] = frozenset()) -> None:
+        self.decoder, self.known = decoder, known
+
+    @staticmethod
+    def of(kind: Kind, space: Space, known: Sequence[str] = ()) -> "Quality":
+        return Quality(Decoder(space) if kind == "molecules" else None, frozenset(known))
+
+    def measure(self, worlds: Integer[Tensor, "worlds groups"]) -> dict[str, float]:
+        if self.decoder is None or not len(worlds):
+            return {}
+        decoded: Sequence = list(self.decoder.decode(worlds))
+        valid = [one.smiles for one in decoded if one.status == "valid"]
+        found = {"valid": len(valid) / len(decoded)}
+        if self.known:
+            found["known"] = sum(smiles in self.known for smiles in valid) / len(decoded)
+        return found
+
+
+def pick(worlds: Tensor, indices: Tensor) -> Tensor:
+    """The worlds at some places."""
+    return worlds.index_select(0, torch.as_tensor(indices))

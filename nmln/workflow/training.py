@@ -1,0 +1,257 @@
+"""A run of training in its folder: begun, watched, kept, resumed."""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+
+from nmln import checkpoint
+from nmln.config import Config, from_dict
+from nmln.distributed import Ranks
+from nmln.files import InputError, InterruptedRunError, plain, write_lines
+from nmln.model import Model
+from nmln.training import Metrics, Return, Trainer, train
+from nmln.workflow import sources
+from nmln.workflow.sources import Source
+
+_PILOT = 12  # steps that are timed before a budget in minutes becomes a number of steps
+_QUALITY_EVERY = 50  # steps between two looks at the chains' worlds
+
+
+class Watcher(Protocol):
+    """Somebody who looks on; the command line shows a table, a test collects."""
+
+    def on_start(self, job: "Job") -> None: ...
+
+    def on_step(self, metrics: Metrics, quality: dict[str, float]) -> None: ...
+
+    def on_note(self, text: str) -> None: ...
+
+
+class Silent:
+    """Looks away."""
+
+    def on_start(self, job: "Job") -> None: ...
+
+    def on_step(self, metrics: Metrics, quality: dict[str, float]) -> None: ...
+
+    def on_note(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run of training: what it learns from, the model, and the folder it is kept in."""
+
+    folder: Path
+    config: Config
+    source: Source
+    model: Model
+    trainer: Trainer
+    seconds_before: float = 0.0
+
+    @property
+    def finished(self) -> bool:
+        return self.trainer.step_number >= self.config.training.steps
+
+
+def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> Job:
+    """A new run; refuses a folder that holds one already."""
+    ranks = ranks or Ranks()
+    check_new(folder)
+    source = sources.load(config.data)
+    worlds = sources.pick(source.worlds, source.train)
+    model = Model.build(source.space, worlds, config, source.formulas)
+    trainer = Trainer(model.potential, worlds, config, ranks)
+    if config.training.minutes is not None:
+        steps = _steps_in(config.training.minutes, trainer)
+        config = replace(config, training=replace(config.training, steps=steps, minutes=None))
+        model = replace(model, config=config)
+        trainer.config = config
+    ranks.wait()
+    if ranks.first:
+        _write_head(folder, source, model)
+    return Job(folder, config, source, model, trainer)
+
+
+def check_new(folder: Path) -> None:
+    """Refuse to begin a run in a folder that holds one."""
+    if (folder / "config.json").exists():
+        raise InputError(
+            "there is a run in this folder already. Go on with it (nmln train --resume), or choose "
+            "another one (--output).",
+            str(folder),
+        )
+
+
+def _steps_in(minutes: float, trainer: Trainer) -> int:
+    """How many steps fit into a time, by a pilot that leaves no trace in the run."""
+    before = deepcopy(trainer.tree())
+    trainer.step()
+    start = time.perf_counter()
+    for _ in range(_PILOT):
+        trainer.step()
+    each = torch.tensor([(time.perf_counter() - start) / _PILOT])
+    trainer.restore(before)
+    mean = float(trainer.ranks.average([each])[0])
+    return max(1, round(60 * minutes / mean))
+
+
+def _write_head(folder: Path, source: Source, model: Model) -> None:
+    """What a run is: written once, before its first step."""
+    split = {"train": source.train.tolist(), "test": source.test.tolist()}
+    write_lines(folder / "split.json", [json.dumps(split)])
+    content = {**model.describe(), "kind": source.kind}
+    write_lines(folder / "config.json", [json.dumps(content, indent=2)])
+
+
+def resume(folder: Path, ranks: Ranks | None = None) -> Job:
+    """Go on with a run from its newest good checkpoint."""
+    head = read_head(folder)
+    config = from_dict(head["config"], str(folder / "config.json"))
+    source = sources.load(config.data)
+    model = Model.build(
+        source.space, sources.pick(source.worlds, source.train), config, source.formulas
+    )
+    if str(model.describe()["program"]) != head["program"]:
+        raise InputError(
+            f"the data {config.data.source} are not those that this run began with: its language or "
+            "domain has changed. Bring back the old data, or begin anew.",
+            str(folder),
+        )
+    worlds = sources.pick(source.worlds, source.train)
+    trainer = Trainer(model.potential, worlds, config, ranks)
+    seconds = 0.0
+    if checkpoint.latest_step(folder) is not None:
+        kept = checkpoint.load(folder)
+        trainer.restore(checkpoint.unflatten(kept.tensors, kept.content["tree"]))
+        seconds = float(kept.content["seconds"])
+    return Job(folder, config, source, model, trainer, seconds)
+
+
+def read_head(folder: Path) -> dict[str, Any]:
+    """What a folder says that its run is."""
+    path = folder / "config.json"
+    if not path.exists():
+        raise InputError("there is no run in this folder. Begin one with nmln train.", str(folder))
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"this is not JSON: {error}.", str(path)) from None
+
+
+def run(job: Job, watcher: Watcher | None = None) -> Model:
+    """Train to the end, or until somebody asks to stop; what was reached is kept either way."""
+    watcher = watcher or Silent()
+    trainer, training = job.trainer, job.config.training
+    first = trainer.ranks.first
+    quality = sources.Quality.of(job.source.kind, job.source.space, job.source.names)
+    start = saved = time.perf_counter()
+    if first:
+        watcher.on_start(job)
+        _cut_metrics(job.folder, trainer.step_number)
+    with _interruption(trainer.ranks.count == 1) as interrupted, _log(job.folder, first) as log:
+        for event in train(trainer):
+            if isinstance(event, Return):
+                watcher.on_note(str(event))
+                _cut_metrics(job.folder, trainer.step_number)
+                continue
+            now = time.perf_counter()
+            told = {}
+            if event.step % _QUALITY_EVERY == 0 or event.step == training.steps:
+                told = quality.measure(trainer.values[-1])
+            seconds = job.seconds_before + now - start
+            log({**asdict(event), **told, "seconds": round(seconds, 3)})
+            if first:
+                watcher.on_step(event, told)
+            stop = trainer.ranks.agree(interrupted())
+            due = trainer.ranks.agree(now - saved >= training.checkpoint_seconds)
+            if stop or due or event.step == training.steps:
+                save(job, seconds)
+                saved = time.perf_counter()
+            if stop:
+                raise InterruptedRunError(
+                    f"stopped after step {event.step}, and kept. Go on with: nmln train --resume "
+                    f"{job.folder}"
+                )
+    model = job.model.averaged(trainer)
+    if first:
+        model.save(job.folder / "model")
+    return model
+
+
+def save(job: Job, seconds: float) -> None:
+    """Keep the whole run as a checkpoint; every rank hands in its chains, the first one writes."""
+    tree = job.trainer.tree()
+    if job.trainer.ranks.first:
+        tensors, content = checkpoint.flatten(tree)
+        whole = {"tree": content, "seconds": seconds, **job.model.describe()}
+        step = job.trainer.step_number
+        checkpoint.save(job.folder, step, tensors, whole, keep=job.config.training.keep)
+    job.trainer.ranks.wait()
+
+
+def _cut_metrics(folder: Path, step: int) -> None:
+    """Drop the lines of steps that come after the state that a run goes on from."""
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            content = json.loads(line)
+        except json.JSONDecodeError:
+            break  # the last line of a run that was killed while it wrote
+        if content["step"] > step:
+            break
+        kept.append(line)
+    write_lines(path, kept)
+
+
+@contextmanager
+def _log(folder: Path, first: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Append one JSON line a step."""
+    if not first:
+        yield lambda line: None
+        return
+    path = folder / "metrics.jsonl"
+
+    def write(line: dict[str, Any]) -> None:
+        # Opened anew for each line: a return to an earlier step may have replaced the file.
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(plain(line)) + "\n")
+
+    yield write
+
+
+@contextmanager
+def _interruption(alone: bool) -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C or SIGTERM was sent; a second one ends the process at once."""
+    asked = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        if (
+            alone
+        ):  # several processes get a signal twice: from the terminal, and from their launcher
+            signal.signal(number, before[number])
+
+    before: dict[int, Any] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, handle)
+    except ValueError:  # not in the main thread: nobody sends signals here
+        pass
+    try:
+        yield lambda: asked
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

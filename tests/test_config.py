@@ -1,0 +1,90 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from nmln.config import PRESETS, Config, from_dict, override, read_config
+from nmln.files import InputError
+
+
+def test_a_file_goes_on_top_of_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(
+        "[ladder]\nrates = [0.2, 0.1]\n[chains]\nmoves = 3\n[optimiser]\nlearning_rate = 1\n"
+    )
+    config = read_config(path)
+    assert config.ladder.rates == (0.2, 0.1)
+    assert config.chains.moves == 3
+    assert config.optimiser.learning_rate == 1.0
+    assert config.model == Config().model
+
+
+def test_a_configuration_comes_back_from_json() -> None:
+    config = override(Config(), {"chains.kernel": "path", "data.nodes": 9})
+    assert from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_can_be_built_on(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(f'preset = "{name}"\n[model]\nhidden = 32\n')
+    config = read_config(path)
+    assert config.model.hidden == 32
+    assert config.model.layers == PRESETS[name].get("model", {}).get(
+        "layers", Config().model.layers
+    )
+
+
+def test_the_preset_of_the_paper_has_its_numbers() -> None:
+    config = from_dict({}, preset="paper")
+    assert config.ladder.rates == (0.1, 0.01, 0.005, 0.0025, 0.001)
+    assert (config.model.layers, config.model.hidden) == (10, 128)
+    assert config.chains.replicas == 100
+    assert config.data.train_share == 0.8
+    assert config.optimiser.method == "sgd"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[chain]\nmoves = 3", r"run.toml: unknown table: 'chain'. Did you mean 'chains'\?"),
+        ("[chains]\nmove = 3", r"unknown key in \[chains\]: 'move'. Did you mean 'moves'\?"),
+        ("[chains]\nzzz = 3", r"There are kernel, replicas"),
+        ("[chains]\nmoves = 2.5", "chains.moves is a whole number, but is 2.5"),
+        ("[chains]\nmoves = true", "chains.moves is a whole number, but is True"),
+        ("[chains]\nmoves = 0", "run.toml: chains.moves must be at least 1, but is 0"),
+        ('[chains]\nstart = "here"', "chains.start is one of 'data', 'noise', but is 'here'"),
+        ("[ladder]\nrates = []", r"ladder.rates is a list of numbers, but is \[\]"),
+        ('[ladder]\nrates = ["a"]', "ladder.rates is a number, but is 'a'"),
+        ("[model]\nbase = 1", "model.base is true or false, but is 1"),
+        ("[optimiser]\naverage = 1", "optimiser.average must be between 0 and 1, but is 1"),
+        ("[optimiser]\nlearning_rate = 0", "learning_rate must be positive"),
+        ("[training]\nminutes = -1", "training.minutes must be positive"),
+        ("[training]\nsteps = -1", "training.steps must not be negative"),
+        ("chains = 3", r"\[chains\] is a table, but 3 is given"),
+        ("chains = ", "run.toml: this is not TOML"),
+        ('preset = "big"', "there is no preset 'big'. Take one of small, paper"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_file(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_config(path)
+
+
+def test_bytes_are_no_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="not UTF-8"):
+        read_config(path)
+
+
+def test_single_keys_can_be_overridden() -> None:
+    config = override(Config(), {"ladder.rates": (0.3, 0.1), "training.minutes": 2})
+    assert config.ladder.rates == (0.3, 0.1)
+    assert config.training.minutes == 2.0
+    with pytest.raises(InputError, match=r"unknown table: 'ladders'\. Did you mean 'ladder'"):
+        override(Config(), {"ladders.rates": 1})
+    with pytest.raises(InputError, match="unknown key"):
+        override(Config(), {"ladder.rate": 1})

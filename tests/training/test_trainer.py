@@ -1,0 +1,196 @@
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from nmln.checkpoint import flatten, unflatten
+from nmln.config import Config, from_dict, override
+from nmln.distributed import Ranks
+from nmln.files import InputError
+from nmln.language import Language, predicate
+from nmln.model import Model
+from nmln.space import Space
+from nmln.training import DivergenceError, Metrics, Return, Trainer, train
+from nmln.training.method import Method
+
+SPACE = Space(
+    Language(
+        predicate("red", "node"), predicate("edge", "node", "node", symmetric=True, reflexive=False)
+    ),
+    {"node": 5},
+)
+
+
+def worlds(count: int = 40) -> Tensor:
+    return (torch.rand(count, SPACE.groups, generator=Generator().manual_seed(0)) < 0.3).to(
+        SPACE.dtype
+    )
+
+
+def settings(changes: dict | None = None) -> Config:
+    small = {
+        "ladder": {"rates": [0.2, 0.05]},
+        "model": {"layers": 1, "hidden": 8},
+        "chains": {"moves": 2, "replicas": 12},
+        "training": {"steps": 30, "batch": 10},
+    }
+    return override(from_dict(small), changes or {})
+
+
+def trainer(changes: dict | None = None, ranks: Ranks | None = None) -> Trainer:
+    config = settings(changes)
+    model = Model.build(SPACE, worlds(), config)
+    return Trainer(model.potential, worlds(), config, ranks)
+
+
+def same(one: object, other: object) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and torch.equal(one.nan_to_num(), other.nan_to_num())
+    return one == other
+
+
+def state(run: Trainer) -> dict:
+    return {**run.tree(), "evaluations": None}  # how long evaluations took is not part of a run
+
+
+VARIANTS = [
+    {},
+    {"training.corruption": "epoch"},
+    {"chains.kernel": "langevin"},
+    {"chains.renewal": 0.2, "chains.sweeps": 2, "chains.phases": "alternate"},
+    {"chains.start": "noise", "optimiser.method": "sgd", "optimiser.average": 0.0},
+    {"ladder.method": "tempering", "ladder.temperatures": [2.0, 1.0]},
+    {"ladder.method": "single"},
+    {"chains.weighted": True},
+]
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_a_run_goes_on_from_its_tree_bit_for_bit(changes: dict) -> None:
+    whole = trainer(changes)
+    for _ in range(6):
+        whole.step()
+    begun = trainer(changes)
+    for _ in range(3):
+        begun.step()
+    tensors, content = flatten(begun.tree())
+    resumed = trainer({**changes, "training.seed": 0})
+    resumed.restore(unflatten(tensors, content))
+    for _ in range(3):
+        resumed.step()
+    assert same(state(whole), state(resumed))
+
+
+def test_the_same_seed_gives_the_same_run_and_another_does_not() -> None:
+    one, again, other = trainer(), trainer(), trainer({"training.seed": 1})
+    for run in (one, again, other):
+        for _ in range(3):
+            run.step()
+    assert same(state(one), state(again))
+    assert not same(one.tree()["potential"], other.tree()["potential"])
+
+
+@pytest.mark.parametrize(
+    ("method", "trained", "running"), [("noising", 2, 2), ("tempering", 1, 5), ("single", 1, 1)]
+)
+def test_methods_differ_in_their_levels(method: str, trained: int, running: int) -> None:
+    run = trainer({"ladder.method": method})
+    assert run.potential.levels == trained
+    assert run.values.shape == (running, 12, SPACE.groups)
+    metrics = run.step()
+    assert len(metrics.gap) == trained
+    assert len(metrics.acceptance) == running
+    assert len(metrics.swaps) == running - 1
+    negative = Method.of(run.config.ladder).negative(run.values)
+    assert torch.equal(negative, run.values[-trained:])
+
+
+def test_tempering_and_single_train_on_data_at_the_target_rate() -> None:
+    rng = Generator().manual_seed(0)
+    many = torch.zeros(4000, SPACE.groups, dtype=SPACE.dtype)
+    for method in ("tempering", "single"):
+        config = settings({"ladder.method": method})
+        corrupted = Method.of(config.ladder).corrupt(SPACE, many, rng)
+        assert corrupted.shape[0] == 1
+        assert float(corrupted.double().mean()) == pytest.approx(0.05, abs=0.004)
+
+
+def test_metrics_come_for_every_step() -> None:
+    run = trainer()
+    metrics = [found for found in train(run) if isinstance(found, Metrics)]
+    assert [found.step for found in metrics] == list(range(1, 31))
+    rates = [found.learning_rate for found in metrics]
+    assert rates[-1] < rates[10]
+    counted = [found.evaluations for found in metrics]
+    assert all(a < b for a, b in pairwise(counted))
+
+
+def test_a_run_that_diverges_goes_back_and_then_gives_up_with_an_explanation() -> None:
+    wild = {"optimiser.learning_rate": 1e6, "optimiser.clip": 0.0, "training.retries": 2}
+    run = trainer({**wild, "training.steps": 400})
+    seen: list[Metrics | Return] = []
+    with pytest.raises(DivergenceError, match=r"diverged 3 times.*smaller learning rate"):
+        seen.extend(train(run))
+    told = [str(found) for found in seen if isinstance(found, Return)]
+    assert len(told) == 2
+    assert "back to step 0 with half the learning rate" in told[0]
+    assert run.slowed == 0.25
+
+
+def test_chains_are_dealt_out_anew_on_another_number_of_processes() -> None:
+    parts = [trainer(ranks=Ranks(rank, 2)) for rank in (0, 1)]
+    assert [part.values.shape[1] for part in parts] == [6, 6]
+    alone = trainer()
+    tree = alone.tree()
+    tree["ranks"] = [_own(part) for part in parts]
+    alone.restore(tree)
+    assert torch.equal(alone.values, torch.cat([part.values for part in parts], dim=1))
+    assert alone.walkers.shape == (2, 12)
+    alone.step()
+
+
+def _own(part: Trainer) -> dict:
+    return {
+        "values": part.values,
+        "walkers": part.walkers,
+        "log_weights": part.log_weights,
+        "data_rng": part.data_rng.get_state(),
+        "chain_rng": part.chain_rng.get_state(),
+        "epoch": None,
+    }
+
+
+def test_shares_of_ranks_cover_everything_once() -> None:
+    for total, count in ((10, 3), (7, 7), (2, 5)):
+        pieces = [Ranks(rank, count).slice(total) for rank in range(count)]
+        assert sum(size for _, size in pieces) == total
+        assert all(a[0] + a[1] == b[0] for a, b in pairwise(pieces))
+
+
+def test_a_model_is_saved_and_loaded_with_its_numbers(tmp_path) -> None:
+    config = settings({"training.steps": 5})
+    model = Model.fit(SPACE, worlds(), config)
+    model.save(tmp_path / "model")
+    again = Model.load(tmp_path / "model")
+    assert again.config == model.config
+    assert again.space == model.space
+    values = worlds().expand(2, -1, -1)
+    assert torch.equal(again.potential.score(values), model.potential.score(values))
+    (sweep,) = again.sample(3, Generator().manual_seed(0), chains=4, burn_in=2)
+    assert sweep.state.values.shape == (2, 4, SPACE.groups)
+
+
+def test_what_cannot_be_trained_is_refused() -> None:
+    config = settings()
+    model = Model.build(SPACE, worlds(), config)
+    with pytest.raises(InputError, match="no worlds to train on"):
+        Trainer(model.potential, worlds()[:0], config)
+    three = replace(config, ladder=replace(config.ladder, rates=(0.3, 0.2, 0.1)))
+    with pytest.raises(InputError, match="trains 3 levels, but the potential has 2"):
+        Trainer(model.potential, worlds(), three)
