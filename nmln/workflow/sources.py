@@ -1,7 +1,7 @@
 """Where worlds come from and go to: molecules, `.db` files and graph files, read and written alike."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -59,6 +59,15 @@ def load(config: DataConfig) -> Source:
         raise InputError("there are no worlds in it.", config.source)
     train, test = split(len(worlds), config.split_seed, config.train_share)
     return Source(kind, space, worlds, train, test, formulas, names)
+
+
+def located(config: DataConfig) -> DataConfig:
+    """The same data by their full path, so that a run finds them again from anywhere."""
+
+    def full(name: str | None) -> str | None:
+        return str(Path(name).resolve()) if name is not None and Path(name).exists() else name
+
+    return replace(config, source=full(config.source) or "", language=full(config.language))
 
 
 def kind_of(source: str) -> Kind:

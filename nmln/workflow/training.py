@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -26,6 +26,7 @@ _PILOT = 12  # steps that are timed before a budget in minutes becomes a number 
 _QUALITY_EVERY = 50  # steps between two looks at the chains' worlds
 
 
+@runtime_checkable
 class Watcher(Protocol):
     """Somebody who looks on; the command line shows a table, a test collects."""
 
@@ -66,6 +67,7 @@ def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> Job:
     """A new run; refuses a folder that holds one already."""
     ranks = ranks or Ranks()
     check_new(folder)
+    config = replace(config, data=sources.located(config.data))
     source = sources.load(config.data)
     worlds = sources.pick(source.worlds, source.train)
     model = Model.build(source.space, worlds, config, source.formulas)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from nmln import cli
+from nmln.cli.reproduce import toy_tracking
 from nmln.experiments.intervals import bootstrap, mean
 from nmln.experiments.toy_tracking import (
     METHODS,
@@ -194,7 +194,7 @@ def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
 
 
 def test_the_command_has_the_defaults_of_the_experiment() -> None:
-    for name, parameter in signature(cli.toy_tracking).parameters.items():
+    for name, parameter in signature(toy_tracking).parameters.items():
         assert name == "output" or parameter.default == getattr(Settings, name)
 
 

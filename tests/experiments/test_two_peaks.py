@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmln import cli
+from nmln.cli.reproduce import two_peaks
 from nmln.experiments.two_peaks import (
     METHODS,
     Neighbours,
@@ -129,7 +129,7 @@ def test_the_commands_explain_themselves() -> None:
 
 
 def test_the_command_has_the_defaults_of_the_experiment() -> None:
-    for name, parameter in signature(cli.two_peaks).parameters.items():
+    for name, parameter in signature(two_peaks).parameters.items():
         assert name == "output" or parameter.default == getattr(Settings, name)
 
 
