@@ -75,10 +75,13 @@ class Watch:
         numbers = (*metrics.gap, *metrics.gradient, *metrics.score)
         if any(number != number or abs(number) == float("inf") for number in numbers):
             return "a gradient or score is not finite"
-        self.frozen = self.frozen + 1 if metrics.moved[-1] == 0 else 0
+        # Where a constraint is deterministic no single move helps, and swaps bring new worlds: chains
+        # are frozen only if nothing comes in, and they are not where the data are.
+        still = metrics.moved[-1] == 0 and not any(swap > 0.01 for swap in metrics.swaps[-1:])
+        self.frozen = self.frozen + 1 if still and abs(metrics.gap[-1]) > 1 else 0
         self.apart = self.apart + 1 if abs(metrics.gap[-1]) > self.widest_gap else 0
         if self.frozen >= 100:
-            return "no chain at the target has moved in 100 steps"
+            return "for 100 steps the chains at the target have stood still, away from the data"
         if self.apart >= 20:
             return f"data and chains are {metrics.gap[-1]:.0f} apart at the target"
         return None

@@ -22,7 +22,7 @@ from nmln.sampler import advance, start
 from nmln.training.method import Method
 from nmln.training.objective import Phases, accumulate_gradient
 from nmln.training.optimiser import clip_by_level, follow, learning_rate, make_optimiser
-from nmln.types import Evaluations, Info, SwapInfo, Tuning, Values
+from nmln.types import Evaluations, Info, Scores, State, SwapInfo, Tuning, Values
 
 _LEAST_GAIN = 0.05  # step sizes keep following a target that changes
 
@@ -71,12 +71,13 @@ class Trainer:
         self.average = deepcopy(potential) if config.optimiser.average else None
         self.optimiser = make_optimiser(potential.parameters(), config.optimiser)
         self.kernel = kernel_named(config.chains.kernel, self.space)
-        self.step_number, self.slowed = 0, 1.0
+        self.step_number, self.slowed, self.effective_share = 0, 1.0, 1.0
         self.evaluations = Evaluations()
         self._seed_generators()
         self.values = self._start_chains()
         self.walkers = start_walkers(self.values)
         self.log_weights = torch.zeros(self.values.shape[1], dtype=torch.float64)
+        self.scores: Scores | None = None  # of the chains, under the parameters that moved them
         self.tuning: Tuning = start_tuning(self.kernel, self.method.chain_levels)
         self.epoch: Values | None = None
 
@@ -158,6 +159,8 @@ class Trainer:
         kernel = with_sizes(self.kernel, self.tuning)
         with torch.no_grad():
             state = start(counted, kernel, self._renewed(), self.chain_rng)
+            if chains.weighted:
+                state = self._reweighted(state)
             info, swaps = None, ()
             for sweep in range(chains.sweeps):
                 number = self.step_number * chains.sweeps + sweep
@@ -167,8 +170,34 @@ class Trainer:
                 )
                 self.tuning = tune(kernel, self.tuning, info, _LEAST_GAIN)
         assert info is not None
-        self.values, self.evaluations = state.values, counted.evaluations
+        self.values, self.scores = state.values, state.scores
+        self.evaluations = counted.evaluations
         return info, swaps
+
+    def _reweighted(self, state: State) -> State:
+        """Carry the chains' weights over the update; draw them anew when few are left that count.
+
+        A replica, all of its levels together, gains the new score of its worlds less the old one: then
+        weighted means are those of the new distributions, whatever the chains lag behind (Jarzynski's
+        equality). Chains that were begun anew count as if they had always been there.
+        """
+        if self.scores is not None:
+            self.log_weights = self.log_weights + (state.scores - self.scores).double().sum(0).cpu()
+        weights = self.log_weights.softmax(0)
+        self.effective_share = float(1 / weights.square().sum() / len(weights))
+        if self.effective_share >= 0.5:
+            return state
+        # Systematic resampling: every replica comes on in proportion to its weight, up to one.
+        points = torch.rand((), generator=self.chain_rng, dtype=torch.float64) + torch.arange(
+            len(weights)
+        )
+        chosen = torch.searchsorted(weights.cumsum(0), points / len(weights)).clamp(
+            max=len(weights) - 1
+        )
+        self.log_weights = torch.zeros_like(self.log_weights)
+        self.walkers = self.walkers[:, chosen]
+        slopes = None if state.slopes is None else state.slopes[:, chosen]
+        return State(state.values[:, chosen], state.scores[:, chosen], slopes)
 
     def _renewed(self) -> Values:
         """The chains, a few of the noisiest of them begun anew from corrupted data.
@@ -210,6 +239,7 @@ class Trainer:
             moved=tuple(moved.tolist()),
             swaps=tuple(swapped.tolist()),
             evaluations=self.evaluations.scores + self.evaluations.slopes,
+            effective_share=self.effective_share,
         )
 
     # All of a run as named tensors and plain values.
@@ -221,6 +251,7 @@ class Trainer:
                 "values": self.values,
                 "walkers": self.walkers,
                 "log_weights": self.log_weights,
+                "scores": self.scores,
                 "data_rng": self.data_rng.get_state(),
                 "chain_rng": self.chain_rng.get_state(),
                 "epoch": self.epoch,
@@ -251,7 +282,8 @@ class Trainer:
         if len(parts) == self.ranks.count:
             own = parts[self.ranks.rank]
             self.values, self.walkers = own["values"], own["walkers"]
-            self.log_weights, self.epoch = own["log_weights"], own["epoch"]
+            self.log_weights, self.scores = own["log_weights"], own["scores"]
+            self.epoch = own["epoch"]
             self.data_rng.set_state(own["data_rng"])
             self.chain_rng.set_state(own["chain_rng"])
             return
@@ -259,5 +291,5 @@ class Trainer:
         for name, axis in (("values", 1), ("walkers", 1), ("log_weights", 0)):
             whole = torch.cat([part[name] for part in parts], dim=axis)
             setattr(self, name, whole.narrow(axis, first, count).clone())
-        self.epoch = None
+        self.scores = self.epoch = None  # weights start to follow with the next step
         self._seed_generators(salt=1 + self.step_number)

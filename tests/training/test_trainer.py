@@ -160,10 +160,35 @@ def _own(part: Trainer) -> dict:
         "values": part.values,
         "walkers": part.walkers,
         "log_weights": part.log_weights,
+        "scores": part.scores,
         "data_rng": part.data_rng.get_state(),
         "chain_rng": part.chain_rng.get_state(),
         "epoch": None,
     }
+
+
+def lag(weighted: bool) -> float:
+    """How far the chains' mean is from the model's after large steps and hardly a move."""
+    space = Space(Language(predicate("p", "a")), {"a": 3})
+    data, everything = torch.ones(20, 3, dtype=space.dtype), space.enumerate()
+    chains = {"chains.replicas": 4000, "chains.kernel": "gibbs", "chains.moves": 1}
+    steps = {"optimiser.learning_rate": 0.05, "optimiser.warm_up": 0, "training.batch": 20}
+    rest = {"model.base": False, "chains.weighted": weighted, "chains.start": "noise"}
+    config = settings({**chains, **steps, **rest})
+    model = Model.build(space, data, config)
+    run = Trainer(model.potential, data, config)
+    for _ in range(8):
+        run.step()
+    with torch.no_grad():
+        exact = model.potential.score(everything.expand(2, -1, -1)).double().softmax(1)
+    wanted = (exact * everything.double().sum(1)).sum(1)
+    found = (run.log_weights.softmax(0) * run.values.double().sum(-1)).sum(1)
+    return float((found - wanted).abs().max())
+
+
+def test_weights_keep_up_with_a_model_that_the_chains_lag_behind() -> None:
+    assert lag(weighted=True) < 0.06
+    assert lag(weighted=False) > 0.12
 
 
 def test_shares_of_ranks_cover_everything_once() -> None:

@@ -1,0 +1,216 @@
+"""A deterministic constraint learned from clean data: every node has exactly one partner.
+
+Parallel noising against plain multi-chain Gibbs training, at equal numbers of potential evaluations and
+after the same search for a learning rate.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Integer
+from torch import Generator, Tensor
+
+from nmln.config import Config, from_dict
+from nmln.experiments.intervals import Interval, bootstrap, mean
+from nmln.files import plain, write_lines
+from nmln.language import Language, predicate
+from nmln.model import Model
+from nmln.space import Space
+from nmln.training import DivergenceError, Metrics, Trainer, train
+
+METHODS = {"noising": "parallel noising", "single": "plain Gibbs"}
+RATES = (0.2, 0.1, 0.05, 0.02, 0.0)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is compared; the same for both methods but for the levels."""
+
+    nodes: int = 8
+    evaluations: int = 3_000_000  # worlds scored in training, by chains and for gradients
+    chains: int = 150  # over all levels together
+    moves: int = 5
+    samples: int = 2000
+    runs: int = 5
+    seed: int = 0
+    learning_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
+
+    @property
+    def ticks(self) -> int:
+        return len(METHODS) * (len(self.learning_rates) + self.runs)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One run: the share of samples that obey, and what it took."""
+
+    method: str
+    learning_rate: float
+    seed: int
+    satisfied: float
+    steps: int
+    seconds: float
+    diverged: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Both methods side by side."""
+
+    satisfied: dict[str, Interval]
+    difference: Interval
+    learning_rates: dict[str, float]
+    tuning: tuple[Trained, ...]
+    runs: tuple[Trained, ...]
+    seconds: float
+    written: tuple[Path, ...]
+
+
+def run(settings: Settings, output: Path, tick: Callable[[], None] | None = None) -> Outcome:
+    """Choose a learning rate for each method on one seed, then repeat with others."""
+    start = time.perf_counter()
+    tuning: list[Trained] = []
+    chosen: dict[str, float] = {}
+    for method in METHODS:
+        tried = [
+            _ticked(fit_and_sample(settings, method, rate, settings.seed), tick)
+            for rate in settings.learning_rates
+        ]
+        tuning += tried
+        chosen[method] = max(tried, key=lambda one: one.satisfied).learning_rate
+    runs = [
+        _ticked(fit_and_sample(settings, method, chosen[method], settings.seed + 1 + number), tick)
+        for number in range(settings.runs)
+        for method in METHODS
+    ]
+    shares = {m: torch.tensor([one.satisfied for one in runs if one.method == m]) for m in METHODS}
+    rng = Generator().manual_seed(settings.seed)
+    satisfied = {method: bootstrap(found, mean, rng) for method, found in shares.items()}
+    difference = bootstrap(shares["noising"] - shares["single"], mean, rng)
+    seconds = time.perf_counter() - start
+    outcome = Outcome(
+        satisfied,
+        difference,
+        chosen,
+        tuple(tuning),
+        tuple(runs),
+        seconds,
+        (output / "results.json",),
+    )
+    content = {
+        "command": "nmln reproduce matching",
+        "settings": asdict(settings),
+        "rates": RATES,
+        **{k: v for k, v in asdict(outcome).items() if k != "written"},
+    }
+    write_lines(output / "results.json", [json.dumps(plain(content), indent=2)])
+    return outcome
+
+
+def _ticked(found: Trained, tick: Callable[[], None] | None) -> Trained:
+    if tick is not None:
+        tick()
+    return found
+
+
+def space_of(nodes: int) -> Space:
+    language = Language(predicate("partner", "node", "node", symmetric=True, reflexive=False))
+    return Space(language, {"node": nodes})
+
+
+def matchings(space: Space) -> Integer[Tensor, "worlds groups"]:
+    """All worlds in which every node has exactly one partner."""
+    table = space.table("partner")
+    nodes = len(space.domain["node"])
+
+    def pair_up(left: tuple[int, ...]) -> Iterator[list[int]]:
+        if not left:
+            yield []
+            return
+        first, *others = left
+        for other in others:
+            rest = tuple(node for node in others if node != other)
+            for pairs in pair_up(rest):
+                yield [int(table[first, other]), *pairs]
+
+    found = list(pair_up(tuple(range(nodes))))
+    worlds = torch.zeros(len(found), space.groups, dtype=space.dtype)
+    for world, pairs in zip(worlds, found, strict=True):
+        world[pairs] = 1
+    return worlds
+
+
+def obeys(space: Space, worlds: Integer[Tensor, "worlds groups"]) -> Tensor:
+    """Whether every node has exactly one partner."""
+    nodes = len(space.domain["node"])
+    table = torch.from_numpy(space.table("partner").copy())
+    one, other = torch.triu_indices(nodes, nodes, 1)
+    pairs = worlds[:, table[one, other]].long()
+    degrees = torch.zeros(len(worlds), nodes, dtype=torch.int64)
+    for ends in (one, other):
+        degrees.index_add_(1, ends, pairs)
+    return (degrees == 1).all(1)
+
+
+def configure(settings: Settings, method: str, rate: float, seed: int) -> Config:
+    """The same network, kernel and optimiser; the chains are dealt out over the levels."""
+    levels = len(RATES) if method == "noising" else 1
+    return from_dict(
+        {
+            "ladder": {"method": method, "rates": list(RATES)},
+            "model": {"layers": 2, "hidden": 32, "seed": seed},
+            "chains": {
+                "kernel": "gibbs",
+                "replicas": settings.chains // levels,
+                "moves": settings.moves,
+                "start": "noise",
+            },
+            "optimiser": {"learning_rate": rate, "average": 0.99},
+            "training": {"batch": settings.chains // levels, "seed": seed, "steps": 10**9},
+        }
+    )
+
+
+def fit_and_sample(settings: Settings, method: str, rate: float, seed: int) -> Trained:
+    """Train until the evaluations are used up, then sample from noise with as many again, at most."""
+    start = time.perf_counter()
+    space = space_of(settings.nodes)
+    worlds = matchings(space)
+    config = configure(settings, method, rate, seed)
+    steps = settings.evaluations // _evaluations_per_step(space, worlds, config)
+    config = from_dict(
+        {**config.to_dict(), "training": {**config.to_dict()["training"], "steps": steps}}
+    )
+    model = Model.build(space, worlds, config)
+    trainer = Trainer(model.potential, worlds, config)
+    try:
+        for _ in train(trainer):
+            pass
+    except DivergenceError:
+        taken = time.perf_counter() - start
+        return Trained(method, rate, seed, 0.0, trainer.step_number, taken, diverged=True)
+    chains = config.chains.replicas
+    sweeps = 200 + -(-settings.samples // chains)
+    found = [
+        obeys(space, sweep.state.values[-1])
+        for sweep in model.averaged(trainer).sample(
+            sweeps, Generator().manual_seed(seed), burn_in=200, chains=chains
+        )
+    ]
+    share = float(torch.cat(found)[: settings.samples].double().mean())
+    return Trained(method, rate, seed, share, steps, time.perf_counter() - start)
+
+
+def _evaluations_per_step(space: Space, worlds: Tensor, config: Config) -> int:
+    """How many worlds one step scores, for the chains and for the gradient: by doing two."""
+    model = Model.build(space, worlds, config)
+    trainer = Trainer(model.potential, worlds, config)
+    first, second = (trainer.step() for _ in range(2))
+    assert isinstance(second, Metrics)
+    levels = trainer.method.trained_levels
+    gradient = levels * (config.training.batch + config.chains.replicas)
+    return second.evaluations - first.evaluations + gradient
