@@ -56,6 +56,8 @@ _HOMES = {
     "equal_rejection": "adaptation",
     "write_summary": "report.summary",
     "noised": "noise",
+    "Model": "model",
+    "configure": "config",
     "InputError": "files",
     "read_db": "formats.db",
     "read_evidence": "formats.db",
@@ -72,6 +74,7 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from nmln.adaptation import equal_rejection as equal_rejection
+    from nmln.config import configure as configure
     from nmln.diagnostics import diagnose as diagnose
     from nmln.evidence import Evidence as Evidence
     from nmln.files import InputError as InputError
@@ -103,6 +106,7 @@ if TYPE_CHECKING:
     from nmln.language import predicate as predicate
     from nmln.logic import GroundAtom as GroundAtom
     from nmln.logic import Literal as Literal
+    from nmln.model import Model as Model
     from nmln.noise import Ladder as Ladder
     from nmln.noise import corrupt as corrupt
     from nmln.noise import noised as noised

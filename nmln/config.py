@@ -12,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from nmln.files import InputError
 
 PAPER_RATES = (0.1, 0.01, 0.005, 0.0025, 0.001)
+RATES = (0.08, 0.045, 0.02, 0.006, 0.001)  # neighbours swap alike on molecules of 10 atoms
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class LadderConfig:
     """
 
     method: Literal["noising", "tempering", "single"] = "noising"
-    rates: tuple[float, ...] = PAPER_RATES
+    rates: tuple[float, ...] = RATES
     temperatures: tuple[float, ...] = (1.360489, 1.259712, 1.1664, 1.08, 1.0)
 
 
@@ -121,6 +122,7 @@ class Config:
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "small": {},
     "paper": {
+        "ladder": {"rates": PAPER_RATES},
         "model": {"layers": 10, "hidden": 128, "base": False},
         "chains": {"replicas": 100},
         "optimiser": {"method": "sgd", "schedule": "constant", "average": 0.0},
@@ -130,7 +132,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 """Named starting points; what is said in a file or by flags goes on top of them."""
 
 
-def from_dict(
+def configure(
     content: Mapping[str, Any], source: str | None = None, preset: str = "small"
 ) -> Config:
     """A configuration from nested tables, on top of a preset; refuses what it does not know."""
@@ -164,7 +166,7 @@ def read_config(path: str | Path, preset: str | None = None) -> Config:
     except UnicodeDecodeError:
         raise InputError("this is not UTF-8 text. Is it a TOML file?", str(path)) from None
     named = content.pop("preset", "small")
-    return from_dict(content, str(path), preset or named)
+    return configure(content, str(path), preset or named)
 
 
 def override(config: Config, changes: Mapping[str, Any]) -> Config:

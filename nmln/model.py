@@ -10,7 +10,7 @@ from jaxtyping import Integer
 from torch import Generator, Tensor
 
 from nmln.checkpoint import load_model, save_model
-from nmln.config import Config, from_dict
+from nmln.config import Config, configure
 from nmln.evidence import Evidence
 from nmln.files import InputError
 from nmln.formats.mln import Program, parse_mln
@@ -146,7 +146,7 @@ class Model:
             raise InputError("this is not the description of a model.", source)
         program = parse_mln(content["program"], source or "model")
         space = Space(program.language, program.domain)
-        config = from_dict(content["config"], source)
+        config = configure(content["config"], source)
         potential = _learned(
             space, Method.of(config.ladder).trained_levels, config, program.formulas
         )

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from nmln.config import PRESETS, Config, from_dict, override, read_config
+from nmln.config import PRESETS, Config, configure, override, read_config
 from nmln.files import InputError
 
 
@@ -21,7 +21,7 @@ def test_a_file_goes_on_top_of_the_defaults(tmp_path: Path) -> None:
 
 def test_a_configuration_comes_back_from_json() -> None:
     config = override(Config(), {"chains.kernel": "path", "data.nodes": 9})
-    assert from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert configure(json.loads(json.dumps(config.to_dict()))) == config
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -36,7 +36,7 @@ def test_presets_can_be_built_on(name: str, tmp_path: Path) -> None:
 
 
 def test_the_preset_of_the_paper_has_its_numbers() -> None:
-    config = from_dict({}, preset="paper")
+    config = configure({}, preset="paper")
     assert config.ladder.rates == (0.1, 0.01, 0.005, 0.0025, 0.001)
     assert (config.model.layers, config.model.hidden) == (10, 128)
     assert config.chains.replicas == 100

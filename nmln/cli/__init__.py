@@ -8,6 +8,7 @@ import typer
 from nmln import __version__
 from nmln.cli.common import fail, warn
 from nmln.cli.data import data
+from nmln.cli.likelihood import likelihood
 from nmln.cli.reproduce import reproduce
 from nmln.cli.run import run
 from nmln.cli.sample import sample
@@ -31,6 +32,7 @@ app.command(
     epilog="Examples:  nmln sample runs/pubchem-10 --num-samples 10000  |  "
     "nmln sample runs/mine --evidence known.db --seed 3"
 )(sample)
+app.command(epilog="Example:  nmln likelihood runs/pubchem-10 --steps 2000")(likelihood)
 app.add_typer(data, name="data")
 app.add_typer(reproduce, name="reproduce")
 

@@ -88,10 +88,10 @@ def _check_new(folder: Path) -> None:
 
 
 def _settings(config: Path | None, preset: str | None, flags: dict[str, Any]) -> "Config":
-    from nmln.config import from_dict, override, read_config
+    from nmln.config import configure, override, read_config
 
     base = (
-        from_dict({}, preset=preset or "small") if config is None else read_config(config, preset)
+        configure({}, preset=preset or "small") if config is None else read_config(config, preset)
     )
     return override(base, flags)
 
@@ -117,12 +117,12 @@ def _processes(config: "Config") -> int:
 
 
 def _go_on(folder: Path, processes: int | None, tensorboard: bool) -> None:
-    from nmln.config import from_dict
+    from nmln.config import configure
     from nmln.distributed import join, leave
     from nmln.workflow import training
 
     head = training.read_head(folder)
-    recorded = from_dict(head["config"], str(folder / "config.json"))
+    recorded = configure(head["config"], str(folder / "config.json"))
     count = recorded.training.processes if processes is None else processes
     if alone() and (count := count or cores()) > 1:
         start_processes(count, folder)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Integer
 from torch import Generator, Tensor
 
-from nmln.config import Config, from_dict
+from nmln.config import Config, configure
 from nmln.experiments.intervals import Interval, bootstrap, mean
 from nmln.files import plain, write_lines
 from nmln.language import Language, predicate
@@ -156,10 +156,10 @@ def obeys(space: Space, worlds: Integer[Tensor, "worlds groups"]) -> Tensor:
     return (degrees == 1).all(1)
 
 
-def configure(settings: Settings, method: str, rate: float, seed: int) -> Config:
+def settings_of(settings: Settings, method: str, rate: float, seed: int) -> Config:
     """The same network, kernel and optimiser; the chains are dealt out over the levels."""
     levels = len(RATES) if method == "noising" else 1
-    return from_dict(
+    return configure(
         {
             "ladder": {"method": method, "rates": list(RATES)},
             "model": {"layers": 2, "hidden": 32, "seed": seed},
@@ -180,9 +180,9 @@ def fit_and_sample(settings: Settings, method: str, rate: float, seed: int) -> T
     start = time.perf_counter()
     space = space_of(settings.nodes)
     worlds = matchings(space)
-    config = configure(settings, method, rate, seed)
+    config = settings_of(settings, method, rate, seed)
     steps = settings.evaluations // _evaluations_per_step(space, worlds, config)
-    config = from_dict(
+    config = configure(
         {**config.to_dict(), "training": {**config.to_dict()["training"], "steps": steps}}
     )
     model = Model.build(space, worlds, config)

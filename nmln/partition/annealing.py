@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from nmln.evidence import Evidence
 from nmln.files import InputError
 from nmln.kernels.combined import simple_kernels
+from nmln.noise import uniform as uniform_worlds
 from nmln.partition.blocks import (
     NOTHING,
     Draws,
@@ -97,7 +98,9 @@ def annealed(
         raise InputError(f"an error needs at least two chains, but chains is {chains}.")
     betas = _schedule(steps, moves)
     evidence = _agreed(potential, kernel, evidence)
-    state = kernel.init(potential, _uniform(evidence, potential.levels, chains, rng))
+    state = kernel.init(
+        potential, uniform_worlds(potential.space, potential.levels, chains, rng, evidence)
+    )
     alive = state.scores > NOTHING
     if not bool(alive.any(1).all()):
         level = int(torch.nonzero(~alive.any(1))[0])
@@ -238,16 +241,6 @@ def _agreed(potential: BasePotential, kernel: Kernel, evidence: Evidence | None)
     return evidence
 
 
-def _uniform(evidence: Evidence, levels: int, chains: int, rng: Generator) -> Values:
-    """Worlds drawn uniformly from those that the evidence allows."""
-    space = evidence.space
-    shape = (levels, chains, space.groups)
-    fraction = torch.rand(shape, generator=rng, dtype=torch.float64, device=rng.device)
-    ranks = (fraction * evidence.counts.to(rng.device)).long()
-    groups = torch.arange(space.groups, device=rng.device).expand(shape)
-    return evidence.choices(groups, ranks).to(space.dtype)
-
-
 def _log_count(evidence: Evidence) -> float:
     """The log of the number of worlds that the evidence allows, which may be astronomical."""
     return float(evidence.counts.double().log().sum())
@@ -261,7 +254,9 @@ def _possible_share(
         raise InputError(f"uniform must be at least 1, but is {number}.")
     possible = torch.zeros(potential.levels, dtype=torch.float64, device=rng.device)
     for first in range(0, number, at_once):
-        worlds = _uniform(evidence, potential.levels, min(at_once, number - first), rng)
+        worlds = uniform_worlds(
+            potential.space, potential.levels, min(at_once, number - first), rng, evidence
+        )
         possible += (potential.score(worlds) > NOTHING).sum(1)
     share = possible / number
     if not bool((share > 0).all()):

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from nmln import checkpoint
-from nmln.config import Config, from_dict
+from nmln.config import Config, configure
 from nmln.distributed import Ranks
 from nmln.files import InputError, InterruptedRunError, plain, write_lines
 from nmln.model import Model
@@ -117,7 +117,7 @@ def _write_head(folder: Path, source: Source, model: Model) -> None:
 def resume(folder: Path, ranks: Ranks | None = None) -> Job:
     """Go on with a run from its newest good checkpoint."""
     head = read_head(folder)
-    config = from_dict(head["config"], str(folder / "config.json"))
+    config = configure(head["config"], str(folder / "config.json"))
     source = sources.load(config.data)
     model = Model.build(
         source.space, sources.pick(source.worlds, source.train), config, source.formulas

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from nmln.config import Config, from_dict
+from nmln.config import Config, configure
 from nmln.language import Attribute, Language, predicate
 from nmln.model import Model
 from nmln.noise import noised
@@ -128,7 +128,7 @@ def divergences(potential: BasePotential, chances: Tensor) -> list[float]:
 
 
 def settings(**chains: object) -> Config:
-    return from_dict(
+    return configure(
         {
             "ladder": {"rates": list(RATES)},
             "model": {"layers": 2, "hidden": 24},

@@ -1,6 +1,7 @@
 """Runs of training as a user starts them: killed, stopped, resumed, on one process and on two."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -14,11 +15,11 @@ import pytest
 import torch
 
 from nmln import checkpoint
-from nmln.config import Config, from_dict, override
+from nmln.config import Config, configure, override
 from nmln.files import InputError
 from nmln.formats.db import read_db
 from nmln.model import Model
-from nmln.workflow import sampling, sources, training
+from nmln.workflow import likelihood, sampling, sources, training
 from nmln.worlds import true_atoms
 
 SMALL = {
@@ -66,7 +67,7 @@ def nmln(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def settings(source: Path, **changes: object) -> Config:
-    config = override(from_dict(SMALL), {"data.source": str(source)})
+    config = override(configure(SMALL), {"data.source": str(source)})
     return override(config, {name.replace("__", "."): value for name, value in changes.items()})
 
 
@@ -326,3 +327,19 @@ def test_molecules_are_judged_by_their_validity(tmp_path: Path) -> None:
     outcome = sampling.run(folder, 10, chains=5, burn_in=2)
     assert outcome.written[0].suffix == ".smi"
     assert set(outcome.quality) == {"valid"}
+
+
+def test_the_likelihood_agrees_with_enumeration(people: Path) -> None:
+    folder = whole_run(people, training__steps=60)
+    found = likelihood.run(folder, chains=300, steps=60)
+    model, source = sampling.load(folder), sources.load(settings(people).data)
+    rng = torch.Generator().manual_seed(0)
+    uniform = torch.randint(2, (2, 60_000, source.space.groups), generator=rng)
+    with torch.no_grad():
+        scores = model.potential.score(uniform.to(source.space.dtype))[-1].double()
+        whole = scores.logsumexp(0) + source.space.groups * math.log(2) - math.log(60_000)
+        test = source.worlds[source.test].expand(2, -1, -1)
+        wanted = model.potential.score(test)[-1].double().mean() - whole
+    assert abs(found.log_z - float(whole)) < 4 * found.log_z_error + 0.1
+    assert found.test == pytest.approx(float(wanted), abs=4 * found.log_z_error + 0.1)
+    assert json.loads((folder / "likelihood.json").read_text())["test"] == found.test
