@@ -35,6 +35,7 @@ test-all: lint ## all checks
 bench: $(READY) ## measure speed as ratios in one run
 	$(BIN)/python -m benchmarks.worlds
 	$(BIN)/python -m benchmarks.energy
+	$(BIN)/python -m benchmarks.kernels
 
 docs: $(READY) ## build the pages into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site

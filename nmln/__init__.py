@@ -49,6 +49,7 @@ _HOMES = {
     "snapshot": "sampler",
     "Temperatures": "potentials.tempered",
     "Metropolis": "kernels.metropolis",
+    "BalancedMetropolis": "kernels.balanced",
     "Lazy": "kernels.combined",
     "kernel_named": "kernels.defaults",
     "Recorder": "recording",
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from nmln.formats.mln import write_mln as write_mln
     from nmln.formats.triples import read_triples as read_triples
     from nmln.formats.triples import write_triples as write_triples
+    from nmln.kernels.balanced import BalancedMetropolis as BalancedMetropolis
     from nmln.kernels.combined import Composition as Composition
     from nmln.kernels.combined import Lazy as Lazy
     from nmln.kernels.combined import Mixture as Mixture

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
+from nmln.evidence import Evidence
 from nmln.exchange import (
     exchange,
     log_swap_ratio,
@@ -14,7 +15,9 @@ from nmln.exchange import (
     start_walkers,
 )
 from nmln.files import InputError
+from nmln.kernels.moves import conditionals, free_groups, set_groups
 from nmln.language import Attribute, Language
+from nmln.logic import Literal
 from nmln.noise import acceptance_bound, noised
 from nmln.potentials.base import BasePotential
 from nmln.potentials.fragment import FragmentPotential
@@ -80,6 +83,48 @@ def test_both_phases_after_an_exploration_keep_it_too() -> None:
         )
     sweep = explore @ joint_matrix(TABLE, 0) @ joint_matrix(TABLE, 1)
     assert (joint @ sweep - joint).abs().max() < 1e-12
+
+
+def gibbs_matrix(potential: BasePotential, level: int, evidence: Evidence | None) -> Tensor:
+    """One random-scan Gibbs move at a level, from the function that `step` calls."""
+    rules = evidence or Evidence.none(SPACE)
+    worlds = rules.enumerate()
+    values = worlds.expand(potential.levels, -1, -1)
+    free = free_groups(SPACE, evidence)
+    matrix = torch.zeros(len(worlds), len(worlds), dtype=torch.float64)
+    here = torch.arange(len(worlds))
+    for group in free:
+        groups = group.expand(values.shape[:2])
+        _, log_p = conditionals(potential, SPACE, evidence, values, groups)
+        for category in range(log_p.shape[-1]):
+            chance = log_p[level, :, category].exp() / len(free)
+            real = chance > 0
+            moved = set_groups(values, groups, torch.full_like(groups, category))[level]
+            matrix.index_put_((here[real], rules.index(moved[real])), chance[real], accumulate=True)
+    return matrix
+
+
+@pytest.mark.parametrize(
+    "literals", [[], [Literal("k", ("0", "x"), False)]], ids=["free", "evidence"]
+)
+def test_a_whole_sweep_of_moves_and_swaps_keeps_it_with_and_without_evidence(
+    literals: list,
+) -> None:
+    evidence = Evidence.of(SPACE, literals) if literals else None
+    worlds = (evidence or Evidence.none(SPACE)).enumerate()
+    potential, count = tabled(TABLE[:2]), len(worlds)
+    explore = torch.kron(*(gibbs_matrix(potential, level, evidence) for level in (0, 1)))
+    pairs = torch.tensor(list(product(range(count), repeat=2))).T
+    values = worlds[pairs]
+    scores, cross = potential.score(values), potential.score(values.flip(0))
+    chance = log_swap_ratio(scores, cross, (0,)).clamp(max=0).exp()[0]
+    swap = torch.diag(1 - chance)
+    swap[torch.arange(count**2), pairs[1] * count + pairs[0]] += chance
+    pi = potential.score(worlds.expand(2, -1, -1)).softmax(1)
+    joint = torch.outer(*pi).flatten()
+    sweep = explore @ swap
+    assert (joint @ sweep - joint).abs().max() < 1e-12
+    assert (joint @ (explore @ swap.T) - joint).abs().max() > 1e-4, "a broken swap is rejected"
 
 
 def test_the_mean_swap_probability_is_the_overlap() -> None:

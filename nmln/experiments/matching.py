@@ -35,6 +35,7 @@ class Settings:
     chains: int = 150  # over all levels together
     moves: int = 5
     samples: int = 2000
+    burn_in: int = 200  # sweeps from noise before the first of them
     runs: int = 5
     seed: int = 0
     learning_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
@@ -194,11 +195,11 @@ def fit_and_sample(settings: Settings, method: str, rate: float, seed: int) -> T
         taken = time.perf_counter() - start
         return Trained(method, rate, seed, 0.0, trainer.step_number, taken, diverged=True)
     chains = config.chains.replicas
-    sweeps = 200 + -(-settings.samples // chains)
+    sweeps = settings.burn_in + -(-settings.samples // chains)
     found = [
         obeys(space, sweep.state.values[-1])
         for sweep in model.averaged(trainer).sample(
-            sweeps, Generator().manual_seed(seed), burn_in=200, chains=chains
+            sweeps, Generator().manual_seed(seed), burn_in=settings.burn_in, chains=chains
         )
     ]
     share = float(torch.cat(found)[: settings.samples].double().mean())

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from nmln.evidence import Evidence
 from nmln.files import InputError
+from nmln.kernels.balanced import BalancedMetropolis
 from nmln.kernels.combined import Lazy
 from nmln.kernels.gibbs import BlockedGibbs, Gibbs, SystematicGibbs
 from nmln.kernels.gradient import GibbsWithGradients
@@ -19,6 +20,7 @@ KERNELS: dict[str, Callable[[Space, Evidence | None], Kernel]] = {
     "systematic": SystematicGibbs,
     "blocked": BlockedGibbs,
     "metropolis": lambda space, evidence: Lazy(Metropolis(space, evidence)),
+    "balanced": lambda space, evidence: Lazy(BalancedMetropolis(space, evidence)),
     "metropolised": lambda space, evidence: Lazy(MetropolisedGibbs(space, evidence)),
     "gradients": lambda space, evidence: Lazy(GibbsWithGradients(space, evidence)),
     "langevin": DiscreteLangevin,

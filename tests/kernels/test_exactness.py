@@ -12,14 +12,15 @@ from torch import Generator, Tensor
 from nmln.evidence import Evidence
 from nmln.files import InputError
 from nmln.formats.mln import parse_formula
-from nmln.kernels import gradient, metropolis, metropolised
+from nmln.kernels import balanced, gradient, metropolis, metropolised
+from nmln.kernels.balanced import BalancedMetropolis
 from nmln.kernels.combined import Composition, Mixture
 from nmln.kernels.gibbs import BlockedGibbs, Gibbs, SystematicGibbs
 from nmln.kernels.gradient import GibbsWithGradients
 from nmln.kernels.langevin import DiscreteLangevin
 from nmln.kernels.metropolis import Metropolis
 from nmln.kernels.metropolised import MetropolisedGibbs
-from nmln.kernels.moves import conditionals, free_groups, set_groups
+from nmln.kernels.moves import Attributes, conditionals, free_groups, set_groups
 from nmln.kernels.path import PathAuxiliary, reverse
 from nmln.language import Attribute, Language, predicate
 from nmln.logic import Literal
@@ -135,6 +136,27 @@ def local_metropolis(potential: BasePotential, evidence: Evidence | None) -> Mat
     return fill(matrix)
 
 
+def balanced_metropolis(potential: BasePotential, evidence: Evidence | None) -> Matrix:
+    kernel, values = BalancedMetropolis(SPACE, evidence), worlds_of(evidence)
+    changes, rules = Metropolis(SPACE, evidence), evidence or Evidence.none(SPACE)
+    matrix = empty(evidence)
+    here = torch.arange(len(matrix))
+    choice = kernel.choice(values)
+    chosen = choice.softmax(-1)
+    with torch.no_grad():
+        scores = potential.score(values)
+    for place, group in enumerate(free_groups(SPACE, evidence)):
+        groups = group.expand(values.shape[:2])
+        others = int(changes.others(groups)[0, 0])
+        for shift in range(1, others + 1):
+            moved = changes.change(values, groups, torch.full_like(groups, shift))
+            to = rules.index(moved[0])
+            places = torch.full_like(groups, place)
+            ratio = balanced.log_ratio(scores, scores[:, to], choice, choice[:, to], places)
+            matrix[here, to] += chosen[0, :, place] / others * ratio[0].clamp(max=0).exp()
+    return fill(matrix)
+
+
 def metropolised_gibbs(potential: BasePotential, evidence: Evidence | None) -> Matrix:
     values, rules = worlds_of(evidence), evidence or Evidence.none(SPACE)
     free = free_groups(SPACE, evidence)
@@ -154,8 +176,10 @@ def metropolised_gibbs(potential: BasePotential, evidence: Evidence | None) -> M
     return fill(matrix)
 
 
-def with_gradients(potential: BasePotential, evidence: Evidence | None) -> Matrix:
-    kernel = GibbsWithGradients(SPACE, evidence)
+def with_gradients(
+    potential: BasePotential, evidence: Evidence | None, attributes: Attributes = None
+) -> Matrix:
+    kernel = GibbsWithGradients(SPACE, evidence, attributes)
     values, rules = worlds_of(evidence), evidence or Evidence.none(SPACE)
     scores, slopes = potential.score_and_slopes(values)
     forward = kernel.proposal(values, slopes)
@@ -178,8 +202,10 @@ def with_gradients(potential: BasePotential, evidence: Evidence | None) -> Matri
     return fill(matrix)
 
 
-def langevin(potential: BasePotential, evidence: Evidence | None) -> Matrix:
-    kernel = DiscreteLangevin(SPACE, evidence, alpha=0.9)
+def langevin(
+    potential: BasePotential, evidence: Evidence | None, attributes: Attributes = None
+) -> Matrix:
+    kernel = DiscreteLangevin(SPACE, evidence, 0.9, attributes)
     values = worlds_of(evidence)
     scores, slopes = potential.score_and_slopes(values)
     log_q = kernel.proposal(values, slopes)
@@ -187,7 +213,8 @@ def langevin(potential: BasePotential, evidence: Evidence | None) -> Matrix:
     there = torch.stack(
         [kernel.chosen(log_q[:, i : i + 1].expand(-1, count, -1), values)[0] for i in range(count)]
     )
-    ratio = scores - scores.T + there.T - there
+    apart = there == float("-inf")  # they differ in what is not moved
+    ratio = scores - scores.T + there.T - there.masked_fill(apart, 0.0)
     matrix = there.exp() * ratio.clamp(max=0).exp()
     return fill(matrix.fill_diagonal_(0))
 
@@ -234,6 +261,11 @@ def composition(potential: BasePotential, evidence: Evidence | None) -> Matrix:
     return random_gibbs(potential, evidence) @ with_gradients(potential, evidence)
 
 
+def by_attribute(potential: BasePotential, evidence: Evidence | None) -> Matrix:
+    types = langevin(potential, evidence, ("type",))
+    return types @ with_gradients(potential, evidence, ("bond",))
+
+
 def fill(matrix: Matrix) -> Matrix:
     """What is not moved stays."""
     return matrix + torch.diag(1 - matrix.sum(1))
@@ -244,6 +276,7 @@ KERNELS: dict[str, tuple[Callable[[Evidence | None], Kernel], Callable]] = {
     "systematic gibbs": (lambda e: SystematicGibbs(SPACE, e), systematic),
     "blocked gibbs": (lambda e: BlockedGibbs(SPACE, e), blocked),
     "metropolis": (lambda e: Metropolis(SPACE, e), local_metropolis),
+    "balanced metropolis": (lambda e: BalancedMetropolis(SPACE, e), balanced_metropolis),
     "metropolised gibbs": (lambda e: MetropolisedGibbs(SPACE, e), metropolised_gibbs),
     "gibbs with gradients": (lambda e: GibbsWithGradients(SPACE, e), with_gradients),
     "discrete langevin": (lambda e: DiscreteLangevin(SPACE, e, alpha=0.9), langevin),
@@ -255,6 +288,15 @@ KERNELS: dict[str, tuple[Callable[[Evidence | None], Kernel], Callable]] = {
     "composition": (
         lambda e: Composition((Gibbs(SPACE, e), GibbsWithGradients(SPACE, e))),
         composition,
+    ),
+    "attribute by attribute": (
+        lambda e: Composition(
+            (
+                DiscreteLangevin(SPACE, e, 0.9, ("type",)),
+                GibbsWithGradients(SPACE, e, ("bond",)),
+            )
+        ),
+        by_attribute,
     ),
 }
 
