@@ -94,6 +94,43 @@ def two_peaks(
     _close(outcome.seconds, outcome.written)
 
 
+@reproduce.command(
+    epilog="Examples:  nmln reproduce matching  |  nmln reproduce matching --nodes 6 --runs 3",
+)
+def matching(
+    output: Output = Path("runs/matching"),
+    seed: Seed = 0,
+    runs: Annotated[int, typer.Option(min=2, help="Independent repetitions.")] = 5,
+    nodes: Annotated[int, typer.Option(min=2, help="How many nodes are paired up.")] = 8,
+    evaluations: Annotated[
+        int, typer.Option(min=1000, help="Worlds scored in each training.")
+    ] = 3_000_000,
+) -> None:
+    """Learn from clean data that every node has exactly one partner.
+
+    Parallel noising and plain Gibbs training, at equal numbers of potential evaluations and after the
+    same search for a learning rate. Takes some minutes. Writes results.json.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from nmln.experiments import matching as experiment
+
+    one_thread()
+    settings = experiment.Settings(nodes=nodes, evaluations=evaluations, runs=runs, seed=seed)
+    with progress("matching", settings.ticks) as tick:
+        outcome = experiment.run(settings, output, tick)
+    table = Table("method", title="Samples that obey (mean and 95 % interval over runs)")
+    for name in ("share", "learning rate"):
+        table.add_column(name, justify="right")
+    for method, interval in outcome.satisfied.items():
+        rate = f"{outcome.learning_rates[method]:g}"
+        table.add_row(experiment.METHODS[method], _show(interval), rate)
+    table.add_row("difference", _show(outcome.difference), "")
+    Console(highlight=False).print(table)
+    _close(outcome.seconds, outcome.written)
+
+
 def _show(interval: "Interval", form: str = ".3f") -> str:
     return f"{interval.value:{form}} ({interval.low:{form}}, {interval.high:{form}})"
 
