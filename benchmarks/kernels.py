@@ -8,7 +8,6 @@ where all four have an R-hat below 1.05: a chain that is stuck is not a win.
 
 import argparse
 import gc
-import os
 import sys
 import time
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from numpy import ndarray
 from torch import Generator
 
 from benchmarks import energy, valence_graphs
-from benchmarks.ratios import Ratio, report
+from benchmarks.ratios import Ratio, report, resident
 from nmln.adaptation import start_tuning, tune, with_sizes
 from nmln.diagnostics import GOOD_RHAT, effective_sample_size, rank_rhat
 from nmln.kernels.balanced import BalancedMetropolis
@@ -294,12 +293,6 @@ def memory(sweeps: int = 100) -> list[Ratio]:
             seen.append(resident())
     name = f"resident memory after {10 * sweeps:,} sweeps / after {sweeps}"
     return [Ratio(name, seen[1] / seen[0], 1.02)]
-
-
-def resident() -> int:
-    """Bytes of memory that this process holds."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Ratios measured in one run, printed with their targets and kept as JSON."""
 
 import json
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -52,6 +53,12 @@ def interleaved(*works: Callable[[], object], rounds: int = 5) -> list[float]:
         for index, work in enumerate(works):
             best[index] = min(best[index], seconds(work))
     return best
+
+
+def resident() -> int:
+    """The memory that this process holds, in bytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def report(name: str, ratios: list[Ratio], **facts: object) -> None:
