@@ -48,7 +48,6 @@ class ModelConfig:
     hidden: int = 64
     width: int = 2  # of fragments: how many constants they see
     residual: bool = False
-    formulas: str | None = None  # a .mln file whose weighted formulas are added
     base: bool = (
         True  # independent groups with the marginals of the corrupted data, to be corrected
     )

@@ -72,7 +72,8 @@ class Diagnostics:
     @property
     def efficiency(self) -> float:
         """Observed over predicted round trips: low if the kernel does not mix within the levels."""
-        return self.round_trip_rate / self.predicted_round_trip_rate
+        predicted = self.predicted_round_trip_rate
+        return self.round_trip_rate / predicted if predicted > 0 else float("nan")
 
     def findings(self) -> list[str]:
         """What is wrong, in words, the worst first; empty if nothing is."""
@@ -294,7 +295,9 @@ def findings(found: Diagnostics) -> list[str]:
     target = found.levels - 1
     enough = len(found.recording.walkers) >= 4  # draws, to say anything at all
     for name, levels in found.mixing.items() if enough else ():
-        if levels[target].rhat == float("inf") or (name == "score" and isnan(levels[target].ess)):
+        if levels[target].rhat == float("inf") or (
+            name == "score" and isnan(levels[target].ess) and found.moved[target] == 0
+        ):
             result.append(f"the target stands still: {name} never changes in any chain")
         elif not isnan(levels[target].rhat) and levels[target].rhat >= GOOD_RHAT:
             result.append(

@@ -51,6 +51,8 @@ class Model:
     ) -> "Model":
         """A model that has learned nothing yet but the marginals of its base term."""
         config = config or Config()
+        if not len(worlds):
+            raise InputError("there are no worlds to train on.")
         method = Method.of(config.ladder)
         potential = _learned(space, method.trained_levels, config, formulas)
         if config.model.base:
@@ -183,7 +185,7 @@ def _learned(
         case "formula":
             if not formulas:
                 raise InputError(
-                    "a formula model needs formulas: name a .mln file (model.formulas)."
+                    "a formula model needs formulas: name a .mln file that has some (data.language)."
                 )
     if formulas:
         parts.append(FormulaPotential(space, formulas, levels))

@@ -98,7 +98,8 @@ def sample(
     if resume is not None:
         first, state, walkers, tuning = resume.number, resume.state, resume.walkers, resume.tuning
         rng.set_state(resume.rng)
-        kernel = with_sizes(kernel, tuning)
+        if bool((tuning.seen > 0).any()):
+            kernel = with_sizes(kernel, tuning)
     elif values is not None:
         with _rescue(rescue, potential):
             state = start(counted, kernel, values, rng)

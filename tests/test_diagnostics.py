@@ -23,6 +23,7 @@ from nmln.language import Attribute, Language, predicate
 from nmln.noise import Ladder, noised
 from nmln.potentials.function import OneHotPotential, TablePotential
 from nmln.recording import Journeys, Recorder
+from nmln.report.summary import write_summary
 from nmln.sampler import sample
 from nmln.space import Space
 from nmln.types import Evaluations, Info, Kernel, State, Sweep, Tuning
@@ -257,6 +258,20 @@ def test_a_target_that_stands_still_is_told() -> None:
     found = diagnose(run(steep, SystematicGibbs(space), 100, Recorder(statistics)))
     assert any(text.startswith("the target stands still: up") for text in found.findings())
     assert not found.mixing["up"][-1].mixed
+
+
+def test_neighbours_that_never_swap_still_have_a_page(tmp_path) -> None:
+    worlds = SPACE.enumerate()
+    table = -400.0 * torch.stack([(worlds != kind).double().sum(1) for kind in (0, 2)])
+    found = diagnose(run(TablePotential(SPACE, table), SystematicGibbs(SPACE), 40, Recorder()))
+    assert found.predicted_round_trip_rate == 0
+    assert isnan(found.efficiency)
+    assert write_summary(tmp_path / "page.html", found)
+
+
+def test_a_flat_target_does_not_stand_still() -> None:
+    flat = TablePotential(SPACE, torch.zeros(1, 27).double())
+    assert diagnose(run(flat, Gibbs(SPACE), 100, Recorder())).findings() == []
 
 
 def test_one_level_has_neither_pairs_nor_journeys() -> None:

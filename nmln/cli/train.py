@@ -47,7 +47,7 @@ def train(
     """
     one_thread()
     if resume is not None:
-        if source or output or config:
+        if any((source, output, config, preset, language, nodes, steps, minutes, seed, change)):
             raise InputError("--resume goes on with a run as it is. Give nothing else with it.")
         _go_on(resume, processes, tensorboard)
         return
@@ -124,7 +124,8 @@ def _go_on(folder: Path, processes: int | None, tensorboard: bool) -> None:
     head = training.read_head(folder)
     recorded = configure(head["config"], str(folder / "config.json"))
     count = recorded.training.processes if processes is None else processes
-    if alone() and (count := count or cores()) > 1:
+    count = min(count or cores(), recorded.chains.replicas, recorded.training.batch)
+    if alone() and count > 1:
         start_processes(count, folder)
         return
     ranks = join()

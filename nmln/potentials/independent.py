@@ -18,6 +18,7 @@ class IndependentPotential(BasePotential):
 
     def __init__(self, space: Space, table: Float[Tensor, "levels entries"]) -> None:
         super().__init__(space, len(table))
+        self.precision = nn.Buffer(torch.zeros(0, dtype=table.dtype), persistent=False)
         self.table = nn.Buffer(table)
 
     @staticmethod

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from jaxtyping import Float, Integer
-from torch import Tensor
+from torch import Tensor, nn
 
 from nmln.files import InputError
 from nmln.potentials.base import BasePotential
@@ -68,6 +68,9 @@ class TemperedPotential(BasePotential):
             raise InputError(
                 f"tempering takes a potential of one level, but this one has {potential.levels}."
             )
+        self.precision = nn.Buffer(
+            potential.precision.clone().to(potential.dtype), persistent=False
+        )
         self.potential = potential
         self.temperatures = temperatures
 

@@ -1,5 +1,6 @@
 """One plot for every diagnostic of a run. Each takes axes of the caller's and draws into them."""
 
+from math import isnan
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -76,7 +77,8 @@ def plot_round_trips(axes: "Axes", found: Diagnostics) -> None:
     )
     axes.bar_label(bars, fmt="%.0f", padding=3)
     axes.margins(x=0.15)
-    axes.set_title(f"Round trips: {found.efficiency:.0%} of the prediction")
+    share = "" if isnan(found.efficiency) else f": {found.efficiency:.0%} of the prediction"
+    axes.set_title(f"Round trips{share}")
 
 
 def plot_autocorrelation(axes: "Axes", found: Diagnostics) -> None:

@@ -88,7 +88,7 @@ def _facts(found: Diagnostics) -> str:
             ("barrier", f"{found.barrier:.2f}: about {found.suggested_levels} levels suit it"),
             (
                 "round trips",
-                f"{found.round_trips:,.0f}, {found.efficiency:.0%} of what the swaps allow",
+                f"{found.round_trips:,.0f}, {_share(found.efficiency)} of what the swaps allow",
             ),
             ("restarts at the target", f"{found.restarts:,}"),
         ]
@@ -147,7 +147,7 @@ def _mixing_table(found: Diagnostics) -> str:
 
 
 def _share(number: float) -> str:
-    return "no turn" if isnan(number) else f"{number:.0%}"
+    return "none" if isnan(number) else f"{number:.0%}"
 
 
 def _rows(rows: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, log
 from typing import Any
 
 import torch
@@ -62,11 +62,22 @@ class Trainer:
         self.method = Method.of(config.ladder)
         if not len(worlds):
             raise InputError("there are no worlds to train on.")
+        if self.replicas < 1 or self.batch < 1:
+            raise InputError(
+                f"{self.ranks.count} processes share {config.chains.replicas} replicas and a batch of "
+                f"{config.training.batch}: each needs at least one. Take fewer processes."
+            )
+        if config.chains.renewal and config.ladder.method != "noising":
+            raise InputError(
+                "chains are renewed from corrupted data at the noisiest level, which only noising fits "
+                "to them. Set chains.renewal to 0."
+            )
         if potential.levels != self.method.trained_levels:
             raise InputError(
                 f"this ladder trains {self.method.trained_levels} levels, but the potential has "
                 f"{potential.levels}."
             )
+        _refuse_forbidden(potential, self.method, worlds)
         self.potential = potential
         self.average = deepcopy(potential) if config.optimiser.average else None
         self.optimiser = make_optimiser(potential.parameters(), config.optimiser)
@@ -158,9 +169,11 @@ class Trainer:
         counted = Counted(self.method.sampled(self.potential), self.evaluations)
         kernel = with_sizes(self.kernel, self.tuning)
         with torch.no_grad():
-            state = start(counted, kernel, self._renewed(), self.chain_rng)
+            state = start(counted, kernel, self.values, self.chain_rng)
             if chains.weighted:
                 state = self._reweighted(state)
+            if chains.renewal:
+                state = kernel.init(counted, self._renewed(state.values))
             info, swaps = None, ()
             for sweep in range(chains.sweeps):
                 number = self.step_number * chains.sweeps + sweep
@@ -199,18 +212,16 @@ class Trainer:
         slopes = None if state.slopes is None else state.slopes[:, chosen]
         return State(state.values[:, chosen], state.scores[:, chosen], slopes)
 
-    def _renewed(self) -> Values:
+    def _renewed(self, values: Values) -> Values:
         """The chains, a few of the noisiest of them begun anew from corrupted data.
 
         What is drawn there is distributed as the data that the noisiest level is fitted to, and reaches
         the other levels only through exact swaps.
         """
         share = self.config.chains.renewal
-        if not share:
-            return self.values
-        renewed = torch.rand(self.values.shape[1], generator=self.chain_rng) < share
+        renewed = torch.rand(values.shape[1], generator=self.chain_rng) < share
         chosen = torch.randint(len(self.worlds), (int(renewed.sum()),), generator=self.chain_rng)
-        values = self.values.clone()
+        values = values.clone()
         fresh = self.method.starts(self.space, self.worlds[chosen], self.chain_rng)
         values[0, renewed] = fresh[0]
         return values
@@ -227,8 +238,9 @@ class Trainer:
         for swap in swaps:
             if swap.pairs:
                 pairs[list(swap.pairs)] = swap.probabilities.float().mean(1)
-        columns = [phases.gap, phases.positive, info.acceptance, info.moved, pairs]
-        gap, score, acceptance, moved, swapped = self.ranks.average(columns)
+        worlds = torch.tensor([float(self.evaluations.scores + self.evaluations.slopes)])
+        columns = [phases.gap, phases.positive, info.acceptance, info.moved, pairs, worlds]
+        gap, score, acceptance, moved, swapped, worlds = self.ranks.average(columns)
         return Metrics(
             step=self.step_number,
             learning_rate=rate,
@@ -238,7 +250,7 @@ class Trainer:
             acceptance=tuple(acceptance.tolist()),
             moved=tuple(moved.tolist()),
             swaps=tuple(swapped.tolist()),
-            evaluations=self.evaluations.scores + self.evaluations.slopes,
+            evaluations=round(float(worlds) * self.ranks.count),
             effective_share=self.effective_share,
         )
 
@@ -255,32 +267,32 @@ class Trainer:
                 "data_rng": self.data_rng.get_state(),
                 "chain_rng": self.chain_rng.get_state(),
                 "epoch": self.epoch,
+                "tuning": {"log_sizes": self.tuning.log_sizes, "seen": self.tuning.seen},
+                "evaluations": list(self.evaluations),
             }
         )
         return {
             "step": self.step_number,
             "slowed": self.slowed,
-            "evaluations": list(self.evaluations),
             "potential": dict(self.potential.state_dict()),
             "average": None if self.average is None else dict(self.average.state_dict()),
             "optimiser": self.optimiser.state_dict(),
-            "tuning": {"log_sizes": self.tuning.log_sizes, "seen": self.tuning.seen},
             "ranks": chains,
         }
 
     def restore(self, tree: dict[str, Any]) -> None:
         """Go on from a tree; on another number of processes the chains are dealt out anew."""
         self.step_number, self.slowed = tree["step"], tree["slowed"]
-        scores, slopes, seconds = tree["evaluations"]
-        self.evaluations = Evaluations(int(scores), int(slopes), float(seconds))
         self.potential.load_state_dict(tree["potential"])
         if self.average is not None and tree["average"] is not None:
             self.average.load_state_dict(tree["average"])
-        self.optimiser.load_state_dict(tree["optimiser"])
-        self.tuning = Tuning(**tree["tuning"])
+        self.optimiser.load_state_dict(deepcopy(tree["optimiser"]))  # torch would share it
         parts = tree["ranks"]
+        own = parts[self.ranks.rank % len(parts)]
+        self.tuning = Tuning(**own["tuning"])
+        scores, slopes, seconds = own["evaluations"]
+        self.evaluations = Evaluations(int(scores), int(slopes), float(seconds))
         if len(parts) == self.ranks.count:
-            own = parts[self.ranks.rank]
             self.values, self.walkers = own["values"], own["walkers"]
             self.log_weights, self.scores = own["log_weights"], own["scores"]
             self.epoch = own["epoch"]
@@ -289,7 +301,30 @@ class Trainer:
             return
         first, count = self.ranks.slice(self.config.chains.replicas)
         for name, axis in (("values", 1), ("walkers", 1), ("log_weights", 0)):
-            whole = torch.cat([part[name] for part in parts], dim=axis)
+            pieces = [part[name] for part in parts]
+            if name == "log_weights":  # every process had a scale of its own
+                pieces = [piece.log_softmax(0) + log(len(piece)) for piece in pieces]
+            whole = torch.cat(pieces, dim=axis)
             setattr(self, name, whole.narrow(axis, first, count).clone())
         self.scores = self.epoch = None  # weights start to follow with the next step
         self._seed_generators(salt=1 + self.step_number)
+
+
+@torch.no_grad()
+def _refuse_forbidden(
+    potential: BasePotential, method: Method, worlds: Integer[Tensor, "worlds groups"]
+) -> None:
+    """A hard formula cannot be trained under if corrupted data violate it: their likelihood is zero."""
+    rng = Generator().manual_seed(0)
+    values = method.corrupt(potential.space, worlds[:200], rng)
+    broken = torch.nonzero(potential.violations_of(values) > 0)
+    if not len(broken):
+        return
+    level, chain = broken[0].tolist()
+    names = potential.forbidden_by(level, values[level, chain])
+    told = f" ({names[0]})" if names else ""
+    raise InputError(
+        f"a hard formula{told} forbids data that are corrupted at the rate "
+        f"{method.noise.rates[level]}, so they have no likelihood. Give the formula a weight for "
+        "training; hard formulas can be added when sampling."
+    )

@@ -122,10 +122,12 @@ def resume(folder: Path, ranks: Ranks | None = None) -> Job:
     model = Model.build(
         source.space, sources.pick(source.worlds, source.train), config, source.formulas
     )
-    if str(model.describe()["program"]) != head["program"]:
+    split = json.loads((folder / "split.json").read_text(encoding="utf-8"))
+    same = split == {"train": source.train.tolist(), "test": source.test.tolist()}
+    if str(model.describe()["program"]) != head["program"] or not same:
         raise InputError(
-            f"the data {config.data.source} are not those that this run began with: its language or "
-            "domain has changed. Bring back the old data, or begin anew.",
+            f"the data {config.data.source} are not those that this run began with: their number, "
+            "language or domain has changed. Bring back the old data, or begin anew.",
             str(folder),
         )
     worlds = sources.pick(source.worlds, source.train)
@@ -162,8 +164,12 @@ def run(job: Job, watcher: Watcher | None = None) -> Model:
     with _interruption(trainer.ranks.count == 1) as interrupted, _log(job.folder, first) as log:
         for event in train(trainer):
             if isinstance(event, Return):
-                watcher.on_note(str(event))
-                _cut_metrics(job.folder, trainer.step_number)
+                save(job, job.seconds_before + time.perf_counter() - start)
+                if first:
+                    # What came after is the run that went wrong: nobody may go on from it.
+                    checkpoint.discard_after(job.folder, trainer.step_number)
+                    watcher.on_note(str(event))
+                    _cut_metrics(job.folder, trainer.step_number)
                 continue
             now = time.perf_counter()
             told = {}

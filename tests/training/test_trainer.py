@@ -1,3 +1,4 @@
+from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ from nmln.checkpoint import flatten, unflatten
 from nmln.config import Config, configure, override
 from nmln.distributed import Ranks
 from nmln.files import InputError
+from nmln.formats.mln import parse_formula
 from nmln.language import Language, predicate
 from nmln.model import Model
 from nmln.space import Space
@@ -56,7 +58,9 @@ def same(one: object, other: object) -> bool:
 
 
 def state(run: Trainer) -> dict:
-    return {**run.tree(), "evaluations": None}  # how long evaluations took is not part of a run
+    """All but how long evaluations took, which is not part of a run."""
+    tree = run.tree()
+    return {**tree, "ranks": [{**part, "evaluations": None} for part in tree["ranks"]]}
 
 
 VARIANTS = [
@@ -143,6 +147,41 @@ def test_a_run_that_diverges_goes_back_and_then_gives_up_with_an_explanation() -
     assert run.slowed == 0.5
 
 
+def test_a_run_can_go_back_to_one_state_again_and_again() -> None:
+    run = trainer()
+    for _ in range(3):
+        run.step()
+    kept, found = deepcopy(run.tree()), []
+    for _ in range(3):
+        run.restore(kept)
+        for _ in range(2):
+            run.step()
+        found.append(deepcopy(state(run)))
+    assert same(found[0], found[1])
+    assert same(found[0], found[2])
+
+
+def test_settings_that_make_no_sense_together_are_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"which only noising fits to them\. Set chains\.renewal to 0"
+    ):
+        trainer({"ladder.method": "single", "chains.renewal": 0.1})
+    with pytest.raises(InputError, match="20 processes share 12 replicas"):
+        trainer(ranks=Ranks(19, 20))
+    rule = parse_formula("red(x).", SPACE.language)
+    model = Model.build(SPACE, worlds(), settings(), [rule])
+    with pytest.raises(InputError, match=r"a hard formula \(red\(x\)\.\) forbids data"):
+        Trainer(model.potential, worlds(), settings())
+
+
+def test_renewal_leaves_the_weights_alone() -> None:
+    still = {"optimiser.learning_rate": 1e-12, "chains.weighted": True, "chains.renewal": 0.5}
+    run = trainer(still)
+    for _ in range(4):
+        run.step()
+    assert run.effective_share == pytest.approx(1, abs=1e-4)
+
+
 def test_chains_are_dealt_out_anew_on_another_number_of_processes() -> None:
     parts = [trainer(ranks=Ranks(rank, 2)) for rank in (0, 1)]
     assert [part.values.shape[1] for part in parts] == [6, 6]
@@ -164,6 +203,8 @@ def _own(part: Trainer) -> dict:
         "data_rng": part.data_rng.get_state(),
         "chain_rng": part.chain_rng.get_state(),
         "epoch": None,
+        "tuning": {"log_sizes": part.tuning.log_sizes, "seen": part.tuning.seen},
+        "evaluations": list(part.evaluations),
     }
 
 
