@@ -15,9 +15,11 @@ from nmln.potentials.base import BasePotential
 from tests.partition.models import BOOLEAN, coupled, exact, looked_up, recorded
 
 
-def repeats(potential: BasePotential, number: int, chains: int, draws: int) -> list[Tensor]:
+def repeats(
+    potential: BasePotential, number: int, chains: int, draws: int, moves: int = 1
+) -> list[Tensor]:
     """Draws (draws, levels, chains, groups) of independent runs of slowly moving chains."""
-    run = torch.stack(recorded(potential, Gibbs(BOOLEAN), number * chains, draws, 1, seed=18))
+    run = torch.stack(recorded(potential, Gibbs(BOOLEAN), number * chains, draws, moves, seed=18))
     return list(run.split(chains, dim=2))
 
 
@@ -27,17 +29,18 @@ def as_if_independent(draws: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("chains", "length"),
-    [(24, 30), pytest.param(2, 400, marks=pytest.mark.slow)],
+    ("chains", "length", "moves"),
+    # Batches must be longer than the chains remember: 100 draws, 200 moves of one of 12 groups.
+    [(24, 30, 1), pytest.param(2, 1000, 2, marks=pytest.mark.slow)],
     ids=["by chains", "by batches"],
 )
 def test_errors_of_ratios_are_honest_and_would_not_be_without_blocks(
-    chains: int, length: int
+    chains: int, length: int, moves: int
 ) -> None:
     potential = looked_up(BOOLEAN, coupled(BOOLEAN, (0.5, 0.6, 0.7)))
     truth = exact(potential).diff()
     honest, naive = [], []
-    for draws in repeats(potential, 60, chains, length):
+    for draws in repeats(potential, 60, chains, length, moves):
         for found, into in (
             (stepping_stone(potential, draws), honest),
             (stepping_stone(potential, as_if_independent(draws)), naive),
