@@ -78,7 +78,7 @@ class OptimiserConfig:
     learning_rate: float = 2e-3
     schedule: Literal["cosine", "constant"] = "cosine"
     warm_up: int = 50  # steps with a growing rate
-    clip: float = 1.0  # largest norm of a level's gradient; 0 for none
+    clip: float = 20.0  # largest norm of a level's gradient; 0 for none
     weight_decay: float = 0.0
     energy_penalty: float = 0.0  # times the mean squared score of both phases
     average: float = 0.998  # decay of the moving average used for sampling; 0 for none

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmln.cli.common import Output, Seed, Seeds, one_thread, progress
+from nmln.cli.processes import cores
+from nmln.files import InputError
 
 if TYPE_CHECKING:
     from nmln.experiments.intervals import Interval
@@ -129,6 +131,96 @@ def matching(
     table.add_row("difference", _show(outcome.difference), "")
     Console(highlight=False).print(table)
     _close(outcome.seconds, outcome.written)
+
+
+@reproduce.command(
+    "n-queens",
+    epilog="Examples:  nmln reproduce n-queens --budget quick  |  "
+    "nmln reproduce n-queens --n 5 --runs 2 --steps 100 --sweeps 50 --kernel gibbs",
+)
+def n_queens(
+    output: Output = Path("runs/n-queens"),
+    budget: Annotated[str, typer.Option(help="quick (minutes) or full (hours).")] = "quick",
+    n: Annotated[int, typer.Option(min=4, help="Rows and columns of a board.")] = 8,
+    runs: Annotated[
+        int | None, typer.Option(min=2, max=1000, help="Independent runs, training included.")
+    ] = None,
+    seed: Seed = 0,
+    kernel: Annotated[
+        list[str] | None, typer.Option(help="gibbs or gradients; both, if none is named.")
+    ] = None,
+    rates: Annotated[
+        str | None, typer.Option(help="Noising's corruption rates, as 0.2,0.1,0.05,0.02,0.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Updates in training.")] = None,
+    sweeps: Annotated[int | None, typer.Option(min=1, help="Samples of every chain.")] = None,
+    processes: Annotated[
+        int, typer.Option(min=0, help="How many runs at a time; 0: one for each core.")
+    ] = 0,
+) -> None:
+    """Parallel noising and tempering learn boards of n queens as pictures and generate new ones.
+
+    Counts the pairs of queens that attack each other, the queens on a board and the boards that are
+    solved. Takes about ten minutes on two cores with --budget quick. Every finished run is kept: started
+    again, it goes on. Writes results.json, curves.csv, figure and boards as PNG and SVG.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from nmln.experiments import n_queens as experiment
+
+    one_thread()
+    settings = experiment.Settings.of(
+        budget,
+        n=n,
+        runs=runs,
+        seed=seed,
+        kernels=tuple(kernel) if kernel else None,
+        rates=None if rates is None else _numbers(rates),
+        steps=steps,
+        sweeps=sweeps,
+    )
+    given = {
+        "runs": runs,
+        "rates": rates,
+        "steps": steps,
+        "sweeps": sweeps,
+    }
+    command = " ".join(
+        [
+            f"nmln reproduce n-queens --budget {budget} --n {n}",
+            *(f"--{name} {value}" for name, value in given.items() if value is not None),
+            *(f"--kernel {name}" for name in kernel or ()),
+            f"--seed {seed}",
+        ]
+    )
+    with progress("n queens", settings.ticks) as tick:
+        outcome = experiment.run(settings, output, tick, processes or cores(), command)
+    for one in outcome.compared:
+        table = Table(
+            "",
+            title=f"{experiment.KERNEL_NAMES.get(one.kernel, one.kernel)}: the last quarter of the "
+            "samples (mean and 95 % interval over runs)",
+            caption=f"Ahead by {one.decided_by(n)}: "
+            f"{experiment.NAMES.get(one.ahead(n), one.ahead(n))}.",
+            caption_justify="left",
+        )
+        for name in ("attacks", "queens", "solved"):
+            table.add_column(name, justify="right")
+        for name, found in one.late.items():
+            table.add_row(experiment.NAMES[name], *map(_show, found.values()))
+        table.add_row("PN - PT", *map(_show, one.difference.values()))
+        Console(highlight=False).print(table)
+    _close(outcome.seconds, outcome.written)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"rates are numbers with commas between them, as 0.2,0.1,0, but these are {text!r}."
+        ) from None
 
 
 def _show(interval: "Interval", form: str = ".3f") -> str:

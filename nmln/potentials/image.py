@@ -51,11 +51,12 @@ class ImagePotential(NeuralPotential):
         self.name = attribute.name
         self.shown = [c for c in range(len(attribute.categories)) if c != attribute.null]
         inputs = [len(self.shown)] + [channels] * (layers - 1)
+        # Level-major, so that training clips the gradient of every level for itself.
         self.filters = nn.ParameterList(
-            uniform_weights((levels * channels, size, 3, 3), 9 * size, rng, 2**0.5)
+            uniform_weights((levels, channels, size, 3, 3), 9 * size, rng, 2**0.5)
             for size in inputs
         )
-        self.biases = nn.ParameterList(torch.zeros(levels * channels) for _ in inputs)
+        self.biases = nn.ParameterList(torch.zeros(levels, channels) for _ in inputs)
         rows, columns = space.block(attribute.name).shape
         self.top = LevelMLP(levels, (channels * rows * columns, hidden, 1), rng, last_gain=0.1)
 
@@ -64,7 +65,8 @@ class ImagePotential(NeuralPotential):
         # Levels become groups of channels: one convolution serves them all.
         layer = picture.permute(1, 0, 4, 2, 3).flatten(1, 2)
         for weight, bias in zip(self.filters, self.biases, strict=True):
-            layer = conv2d(layer, weight, bias, padding=1, groups=self.levels).relu()
+            kernels, shift = weight.flatten(0, 1), bias.flatten()
+            layer = conv2d(layer, kernels, shift, padding=1, groups=self.levels).relu()
         channels = layer.shape[1] // self.levels
         pixels = layer.unflatten(1, (self.levels, channels)).flatten(2).transpose(0, 1)
         return self.top(pixels).squeeze(-1)
