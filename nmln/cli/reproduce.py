@@ -154,6 +154,9 @@ def n_queens(
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Updates in training.")] = None,
     sweeps: Annotated[int | None, typer.Option(min=1, help="Samples of every chain.")] = None,
+    search: Annotated[
+        bool, typer.Option(help="Try several learning rates first, as --budget full does.")
+    ] = False,
     processes: Annotated[
         int, typer.Option(min=0, help="How many runs at a time; 0: one for each core.")
     ] = 0,
@@ -168,9 +171,10 @@ def n_queens(
     from rich.table import Table
 
     from nmln.experiments import n_queens as experiment
+    from nmln.experiments.n_queens_runs import GRID, Settings
 
     one_thread()
-    settings = experiment.Settings.of(
+    settings = Settings.of(
         budget,
         n=n,
         runs=runs,
@@ -179,18 +183,15 @@ def n_queens(
         rates=None if rates is None else _numbers(rates),
         steps=steps,
         sweeps=sweeps,
+        learning_rates=GRID if search else None,
     )
-    given = {
-        "runs": runs,
-        "rates": rates,
-        "steps": steps,
-        "sweeps": sweeps,
-    }
+    given = {"runs": runs, "rates": rates, "steps": steps, "sweeps": sweeps}
     command = " ".join(
         [
             f"nmln reproduce n-queens --budget {budget} --n {n}",
             *(f"--{name} {value}" for name, value in given.items() if value is not None),
             *(f"--kernel {name}" for name in kernel or ()),
+            *(["--search"] if search else []),
             f"--seed {seed}",
         ]
     )
