@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nmln.files import InputError
 from nmln.language import Language, predicate
 from nmln.logic import GroundAtom
-from nmln.molecules import chemistry, decoding
+from nmln.molecules import decoding
 from nmln.molecules.chemistry import (
     Decoded,
     Molecule,
@@ -22,6 +22,7 @@ from nmln.molecules.chemistry import (
     parse_all,
     space_for,
 )
+from nmln.molecules.chemistry import worlds as chemistry
 from nmln.molecules.datasets import load
 from nmln.molecules.decoding import Decoder
 from nmln.space import Space

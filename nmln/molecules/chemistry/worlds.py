@@ -1,4 +1,4 @@
-"""SMILES to worlds and back; the only module that knows RDKit.
+"""SMILES to worlds and back.
 
 A molecule of n heavy atoms is a world over n nodes: `atom` says element and charge of a node, `bond`
 whether a pair has a single, double or triple bond or none. Molecules are kekulised, hydrogens are
