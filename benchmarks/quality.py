@@ -1,0 +1,187 @@
+"""What settings of training are worth: `python -m benchmarks.quality NAME --set chains.moves=5`.
+
+Each setting trains for the same CPU time on one core, then samples from noise with the averaged
+parameters. A row for each goes to docs/results/quality.json; without a name the table is printed.
+
+Told are the CPU minutes until the chains at the target were 60, 85 and 95 % valid (a mean over the
+last 400 worlds), and of the samples: the share of valid ones, the share that is in the data (known),
+how many of the 1,000 most frequent molecules are in the test and in the training set, and the share
+of the test set that was met. Looking at the chains does not count as time.
+"""
+
+import argparse
+import json
+import time
+from collections import Counter, deque
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator
+
+from nmln.config import Config, configure, override
+from nmln.files import plain, write_lines
+from nmln.model import Model
+from nmln.training import Return, Trainer, train
+from nmln.workflow import sources
+from nmln.workflow.sources import Source
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results" / "quality.json"
+SHARES = (0.60, 0.85, 0.95)
+PILOT, LOOK = 10, 25  # steps that are timed; steps between two looks at the chains
+CHAINS, BURN_IN, SWEEPS = 200, 100, 100  # of the samples in the end
+
+
+class Clock:
+    """CPU minutes of this process, without those that it was stopped for."""
+
+    def __init__(self) -> None:
+        self.begun, self.paused = time.process_time(), 0.0
+
+    @property
+    def minutes(self) -> float:
+        return (time.process_time() - self.begun - self.paused) / 60
+
+    def aside(self, work: Any) -> Any:
+        """Do something that does not count."""
+        start = time.process_time()
+        result = work()
+        self.paused += time.process_time() - start
+        return result
+
+
+def steps_in(minutes: float, model: Model, worlds: torch.Tensor) -> int:
+    """How many steps fit into the CPU time."""
+    trainer = Trainer(model.potential, worlds, model.config)
+    trainer.step()
+    start = time.process_time()
+    for _ in range(PILOT):
+        trainer.step()
+    return round(60 * minutes * PILOT / (time.process_time() - start))
+
+
+def run(name: str, config: Config, minutes: float, keep: Path | None) -> dict[str, Any]:
+    """Train with one setting and measure what came out."""
+    source = sources.load(config.data)
+    worlds = sources.pick(source.worlds, source.train)
+    steps = steps_in(minutes, Model.build(source.space, worlds, config), worlds)
+    config = override(config, {"training.steps": steps})
+    model = Model.build(source.space, worlds, config)
+    trainer = Trainer(model.potential, worlds, config)
+    quality = sources.Quality.of(source.kind, source.space, source.names)
+    clock, recent, returns = Clock(), deque(maxlen=4), 0
+    reached: dict[str, float] = {}
+    for event in train(trainer):
+        if isinstance(event, Return):
+            returns += 1
+            print(f"  {event}", flush=True)
+        elif event.step % LOOK == 0:
+            found = clock.aside(lambda: quality.measure(trainer.values[-1]))
+            recent.append(found["valid"])
+            mean = sum(recent) / len(recent)
+            for share in SHARES:
+                if len(recent) == recent.maxlen and mean >= share:
+                    reached.setdefault(f"{share:.0%}", round(clock.minutes, 2))
+            if event.step % (4 * LOOK) == 0:
+                print(f"  {clock.minutes:5.1f} min, step {event.step}/{steps}: valid {mean:.0%}, known "
+                      f"{found['known']:.0%}, accepted {event.acceptance[-1]:.0%}, swaps "
+                      + " ".join(f"{swap:.0%}" for swap in event.swaps), flush=True)  # fmt: skip
+    taken = clock.minutes
+    model = model.averaged(trainer)
+    if keep is not None:
+        model.save(keep / name.replace(" ", "-"))
+    return {
+        "name": name,
+        "data": config.data.source,
+        "cpu_minutes": round(taken, 2),
+        "steps": steps,
+        "returns": returns,
+        "minutes_until_valid": reached,
+        **samples_of(model, source),
+    }
+
+
+def samples_of(model: Model, source: Source) -> dict[str, float]:
+    """What samples from noise are like."""
+    train_set = {source.names[place] for place in source.train.tolist()}
+    test_set = {source.names[place] for place in source.test.tolist()}
+    decoder = sources.Quality.of(source.kind, source.space).decoder
+    assert decoder is not None
+    counts: Counter[str] = Counter()
+    start, total = time.process_time(), 0
+    for sweep in model.sample(
+        BURN_IN + SWEEPS, Generator().manual_seed(1), chains=CHAINS, burn_in=BURN_IN
+    ):
+        for one in decoder.decode(sweep.state.values[-1]):
+            total += 1
+            if one.smiles is not None:
+                counts[one.smiles] += 1
+    top = [smiles for smiles, _ in counts.most_common(1000)]
+    known = sum(count for smiles, count in counts.items() if smiles in train_set | test_set)
+    return {
+        "samples": total,
+        "valid": counts.total() / total,
+        "known": known / total,
+        "top_1000_test": sum(smiles in test_set for smiles in top),
+        "top_1000_train": sum(smiles in train_set for smiles in top),
+        "covered": sum(smiles in counts for smiles in test_set) / len(test_set),
+        "sampling_cpu_minutes": round((time.process_time() - start) / 60, 2),
+    }
+
+
+def stored() -> list[dict[str, Any]]:
+    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as Markdown."""
+    lines = [
+        "| setting | data | CPU min | steps | until 60, 85, 95 % valid | valid | known | top 1,000: test, train | covered |",  # noqa: E501
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        reached = row["minutes_until_valid"]
+        until = ", ".join(
+            f"{reached[s]:.1f}" if s in reached else "-" for s in ("60%", "85%", "95%")
+        )
+        lines.append(
+            f"| {row['name']} | {row['data']} | {row['cpu_minutes']:.0f} | {row['steps']:,} | {until} | "
+            f"{row['valid']:.0%} | {row['known']:.0%} | {row['top_1000_test']}, "
+            f"{row['top_1000_train']} | {row['covered']:.0%} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", nargs="?")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--minutes", type=float, default=7.0, help="CPU minutes of training")
+    parser.add_argument("--data", default="pubchem-10")
+    parser.add_argument("--keep", type=Path, help="a folder that the models are kept in")
+    given = parser.parse_args()
+    if given.name is None:
+        print(table(stored()))
+        return
+    torch.set_num_threads(1)
+    changes = dict(text.split("=", 1) for text in given.set)
+    config = override(
+        configure({"data": {"source": given.data}}),
+        {key: _value(value) for key, value in changes.items()},
+    )
+    row = run(given.name, config, given.minutes, given.keep)
+    row |= {"set": changes}
+    rows = [old for old in stored() if (old["name"], old["data"]) != (row["name"], row["data"])]
+    write_lines(RESULTS, [json.dumps(plain([*rows, row]), indent=1)])
+    print(table([row]))
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+if __name__ == "__main__":
+    main()
