@@ -62,8 +62,9 @@ class ChainConfig:
     replicas: int = 100
     sweeps: int = 1  # between two updates
     moves: int = 10  # in a sweep
+    changes: float = 0.0  # where above 0: more moves, until a chain changes so often in a sweep
     phases: Literal["both", "alternate"] = "both"
-    start: Literal["data", "noise"] = "data"
+    start: Literal["data", "noise", "model"] = "data"  # model: draws of the untrained one
     renewal: float = (
         0.0  # share of the noisiest chains that start anew from corrupted data at a step
     )
@@ -243,6 +244,7 @@ def _check_ranges(config: Config) -> None:
         "training.processes": config.training.processes,
         "training.retries": config.training.retries,
         "training.checkpoint_seconds": config.training.checkpoint_seconds,
+        "chains.changes": config.chains.changes,
         "optimiser.warm_up": config.optimiser.warm_up,
         "optimiser.clip": config.optimiser.clip,
         "optimiser.weight_decay": config.optimiser.weight_decay,

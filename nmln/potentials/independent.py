@@ -1,8 +1,8 @@
 """Independent groups: the base that a network corrects."""
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from jaxtyping import Float, Float64
+from torch import Generator, Tensor, nn
 
 from nmln.potentials.base import BasePotential
 from nmln.space import Space
@@ -32,6 +32,27 @@ class IndependentPotential(BasePotential):
             view = space.entries_of(table[:, None], block)
             view.copy_(logs[..., None, :].expand_as(view))
         return IndependentPotential(space, table.float())
+
+    @property
+    def log_z(self) -> Float64[Tensor, " levels"]:
+        """Exact, because the groups are independent."""
+        return self._by_group().logsumexp(2).sum(1)
+
+    def draw(self, count: int, rng: Generator) -> Values:
+        """Independent worlds for every level."""
+        shares = self._by_group().softmax(2)
+        drawn = torch.multinomial(shares.flatten(0, 1), count, replacement=True, generator=rng)
+        shape = (len(shares), self.space.groups, count)
+        return drawn.view(shape).mT.to(self.space.dtype).contiguous()
+
+    def _by_group(self) -> Float64[Tensor, "levels groups categories"]:
+        """The numbers of each group, filled up with minus infinity."""
+        most = int(self.space.sizes.max())
+        table = self.table.double().cpu()
+        padded = torch.full((len(table), self.space.groups, most), float("-inf")).double()
+        groups = self.space.group_of_entry
+        padded[:, groups, torch.arange(self.space.entries) - self.space.offsets[groups]] = table
+        return padded
 
     @property
     def dtype(self) -> torch.dtype:

@@ -2,29 +2,22 @@
 
 from copy import deepcopy
 from dataclasses import dataclass
-from math import ceil, log
+from math import ceil
 from typing import Any
 
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Float, Float64, Integer
 from torch import Generator, Tensor
 
-from nmln.adaptation import start_tuning, tune, with_sizes
 from nmln.config import Config
 from nmln.distributed import Ranks
-from nmln.exchange import start_walkers
 from nmln.files import InputError
-from nmln.kernels.defaults import kernel_named
-from nmln.noise import uniform
 from nmln.potentials.base import BasePotential
-from nmln.potentials.counted import Counted
-from nmln.sampler import advance, start
+from nmln.training.chains import Chains, Followed
 from nmln.training.method import Method
 from nmln.training.objective import Phases, accumulate_gradient
 from nmln.training.optimiser import clip_by_level, follow, learning_rate, make_optimiser
-from nmln.types import Evaluations, Info, Scores, State, SwapInfo, Tuning, Values
-
-_LEAST_GAIN = 0.05  # step sizes keep following a target that changes
+from nmln.types import Evaluations, Values
 
 
 @dataclass(frozen=True)
@@ -40,6 +33,8 @@ class Metrics:
     moved: tuple[float, ...]
     swaps: tuple[float, ...]  # mean probability for each pair
     evaluations: int  # worlds scored so far, with and without slopes
+    log_z: tuple[float, ...] = ()  # as the chains have followed it
+    moves: int = 0  # in each sweep of this step
     effective_share: float = 1.0  # of the chains, by their weights
 
 
@@ -81,18 +76,15 @@ class Trainer:
         self.potential = potential
         self.average = deepcopy(potential) if config.optimiser.average else None
         self.optimiser = make_optimiser(potential.parameters(), config.optimiser)
-        self.kernel = kernel_named(config.chains.kernel, self.space)
-        self.step_number, self.slowed, self.effective_share = 0, 1.0, 1.0
-        self.evaluations = Evaluations()
-        self._seed_generators()
-        self.values = self._start_chains()
-        self.walkers = start_walkers(self.values)
-        self.log_weights = torch.zeros(self.values.shape[1], dtype=torch.float64)
-        self.scores: Scores | None = None  # of the chains, under the parameters that moved them
-        self.tuning: Tuning = start_tuning(self.kernel, self.method.chain_levels)
+        self.step_number, self.slowed = 0, 1.0
+        self.data_rng, chain_rng = Generator(), Generator()
+        self._seed_generators(chain_rng)
+        self.chains = Chains(
+            potential, self.method, config.chains, worlds, self.replicas, chain_rng
+        )
         self.epoch: Values | None = None
 
-    def _seed_generators(self, salt: int = 0) -> None:
+    def _seed_generators(self, chain_rng: Generator, salt: int = 0) -> None:
         """Every process draws for itself; a run on other processes starts new streams."""
         mixed = (
             self.config.training.seed
@@ -100,8 +92,8 @@ class Trainer:
             + 104729 * self.ranks.count
             + 1299709 * salt
         )
-        self.data_rng = Generator().manual_seed(2 * mixed)
-        self.chain_rng = Generator().manual_seed(2 * mixed + 1)
+        self.data_rng.manual_seed(2 * mixed)
+        chain_rng.manual_seed(2 * mixed + 1)
 
     @property
     def replicas(self) -> int:
@@ -112,12 +104,15 @@ class Trainer:
     def batch(self) -> int:
         return self.ranks.share(self.config.training.batch)
 
-    def _start_chains(self) -> Values:
-        levels = self.method.chain_levels
-        if self.config.chains.start == "noise":
-            return uniform(self.space, levels, self.replicas, self.chain_rng)
-        chosen = torch.randint(len(self.worlds), (self.replicas,), generator=self.chain_rng)
-        return self.method.starts(self.space, self.worlds[chosen], self.chain_rng)
+    @property
+    def values(self) -> Values:
+        """The worlds of the chains."""
+        return self.chains.values
+
+    @property
+    def evaluations(self) -> Evaluations:
+        """What the chains have cost in this process."""
+        return self.chains.evaluations
 
     def step(self) -> Metrics:
         """One update of the parameters, then sweeps of the chains under the new ones."""
@@ -126,9 +121,10 @@ class Trainer:
         phases, norms = self._update(rate)
         if self.average is not None:
             follow(self.average, self.potential, optimiser.average, self.step_number)
-        info, swaps = self._advance_chains()
+        moves = self.chains.moves
+        followed = self.chains.follow(self.potential, self.step_number)
         self.step_number += 1
-        return self._metrics(rate, phases, norms, info, swaps)
+        return self._metrics(rate, phases, norms, followed, moves)
 
     def _update(self, rate: float) -> tuple[Phases, Float[Tensor, " levels"]]:
         for group in self.optimiser.param_groups:
@@ -161,86 +157,35 @@ class Trainer:
     def _weights(self) -> Float[Tensor, "levels chains"] | None:
         if not self.config.chains.weighted:
             return None
-        weights = self.log_weights.softmax(0)
-        return weights.expand(self.potential.levels, -1)
+        return self.chains.weights.expand(self.potential.levels, -1)
 
-    def _advance_chains(self) -> tuple[Info, tuple[SwapInfo, ...]]:
-        chains = self.config.chains
-        counted = Counted(self.method.sampled(self.potential), self.evaluations)
-        kernel = with_sizes(self.kernel, self.tuning)
-        with torch.no_grad():
-            state = start(counted, kernel, self.values, self.chain_rng)
-            if chains.weighted:
-                state = self._reweighted(state)
-            if chains.renewal:
-                state = kernel.init(counted, self._renewed(state.values))
-            info, swaps = None, ()
-            for sweep in range(chains.sweeps):
-                number = self.step_number * chains.sweeps + sweep
-                parities = (0, 1) if chains.phases == "both" else (number % 2,)
-                state, self.walkers, info, swaps = advance(
-                    counted, kernel, state, self.walkers, self.chain_rng, chains.moves, parities
-                )
-                self.tuning = tune(kernel, self.tuning, info, _LEAST_GAIN)
-        assert info is not None
-        self.values, self.scores = state.values, state.scores
-        self.evaluations = counted.evaluations
-        return info, swaps
-
-    def _reweighted(self, state: State) -> State:
-        """Carry the chains' weights over the update; draw them anew when few are left that count.
-
-        A replica, all of its levels together, gains the new score of its worlds less the old one: then
-        weighted means are those of the new distributions, whatever the chains lag behind (Jarzynski's
-        equality). Chains that were begun anew count as if they had always been there.
-        """
-        if self.scores is not None:
-            self.log_weights = self.log_weights + (state.scores - self.scores).double().sum(0).cpu()
-        weights = self.log_weights.softmax(0)
-        self.effective_share = float(1 / weights.square().sum() / len(weights))
-        if self.effective_share >= 0.5:
-            return state
-        # Systematic resampling: every replica comes on in proportion to its weight, up to one.
-        points = torch.rand((), generator=self.chain_rng, dtype=torch.float64) + torch.arange(
-            len(weights)
-        )
-        chosen = torch.searchsorted(weights.cumsum(0), points / len(weights)).clamp(
-            max=len(weights) - 1
-        )
-        self.log_weights = torch.zeros_like(self.log_weights)
-        self.walkers = self.walkers[:, chosen]
-        slopes = None if state.slopes is None else state.slopes[:, chosen]
-        return State(state.values[:, chosen], state.scores[:, chosen], slopes)
-
-    def _renewed(self, values: Values) -> Values:
-        """The chains, a few of the noisiest of them begun anew from corrupted data.
-
-        What is drawn there is distributed as the data that the noisiest level is fitted to, and reaches
-        the other levels only through exact swaps.
-        """
-        share = self.config.chains.renewal
-        renewed = torch.rand(values.shape[1], generator=self.chain_rng) < share
-        chosen = torch.randint(len(self.worlds), (int(renewed.sum()),), generator=self.chain_rng)
-        values = values.clone()
-        fresh = self.method.starts(self.space, self.worlds[chosen], self.chain_rng)
-        values[0, renewed] = fresh[0]
-        return values
+    @torch.no_grad()
+    def log_likelihood(
+        self, worlds: Integer[Tensor, "worlds groups"]
+    ) -> Float64[Tensor, " levels"]:
+        """The mean log-probability of worlds at every trained level, by the log Z that was followed."""
+        scores = self.potential.score(worlds.expand(self.potential.levels, -1, -1))
+        return scores.double().mean(1).cpu() - self.chains.log_z
 
     def _metrics(
         self,
         rate: float,
         phases: Phases,
         norms: Float[Tensor, " levels"],
-        info: Info,
-        swaps: tuple[SwapInfo, ...],
+        followed: Followed,
+        moves: int,
     ) -> Metrics:
+        info = followed.info
         pairs = torch.full((self.method.chain_levels - 1,), float("nan"))
-        for swap in swaps:
+        for swap in followed.swaps:
             if swap.pairs:
                 pairs[list(swap.pairs)] = swap.probabilities.float().mean(1)
         worlds = torch.tensor([float(self.evaluations.scores + self.evaluations.slopes)])
         columns = [phases.gap, phases.positive, info.acceptance, info.moved, pairs, worlds]
-        gap, score, acceptance, moved, swapped, worlds = self.ranks.average(columns)
+        gap, score, acceptance, moved, swapped, worlds, growth = self.ranks.average(
+            [*columns, followed.growth]
+        )
+        self.chains.learn(growth, float(acceptance[-1]))
         return Metrics(
             step=self.step_number,
             learning_rate=rate,
@@ -251,33 +196,28 @@ class Trainer:
             moved=tuple(moved.tolist()),
             swaps=tuple(swapped.tolist()),
             evaluations=round(float(worlds) * self.ranks.count),
-            effective_share=self.effective_share,
+            log_z=tuple(self.chains.log_z.tolist()),
+            moves=moves,
+            effective_share=self.chains.effective_share,
         )
 
     # All of a run as named tensors and plain values.
 
     def tree(self) -> dict[str, Any]:
         """The whole state of the run on this process and, gathered, the chains of all."""
-        chains = self.ranks.gather(
-            {
-                "values": self.values,
-                "walkers": self.walkers,
-                "log_weights": self.log_weights,
-                "scores": self.scores,
-                "data_rng": self.data_rng.get_state(),
-                "chain_rng": self.chain_rng.get_state(),
-                "epoch": self.epoch,
-                "tuning": {"log_sizes": self.tuning.log_sizes, "seen": self.tuning.seen},
-                "evaluations": list(self.evaluations),
-            }
-        )
+        own = {
+            **self.chains.tree(),
+            "data_rng": self.data_rng.get_state(),
+            "epoch": self.epoch,
+        }
+        parts = self.ranks.gather(own)
         return {
             "step": self.step_number,
             "slowed": self.slowed,
             "potential": dict(self.potential.state_dict()),
             "average": None if self.average is None else dict(self.average.state_dict()),
             "optimiser": self.optimiser.state_dict(),
-            "ranks": chains,
+            "ranks": parts,
         }
 
     def restore(self, tree: dict[str, Any]) -> None:
@@ -288,26 +228,16 @@ class Trainer:
             self.average.load_state_dict(tree["average"])
         self.optimiser.load_state_dict(deepcopy(tree["optimiser"]))  # torch would share it
         parts = tree["ranks"]
-        own = parts[self.ranks.rank % len(parts)]
-        self.tuning = Tuning(**own["tuning"])
-        scores, slopes, seconds = own["evaluations"]
-        self.evaluations = Evaluations(int(scores), int(slopes), float(seconds))
         if len(parts) == self.ranks.count:
-            self.values, self.walkers = own["values"], own["walkers"]
-            self.log_weights, self.scores = own["log_weights"], own["scores"]
+            own = parts[self.ranks.rank]
+            self.chains.restore(own)
             self.epoch = own["epoch"]
             self.data_rng.set_state(own["data_rng"])
-            self.chain_rng.set_state(own["chain_rng"])
             return
         first, count = self.ranks.slice(self.config.chains.replicas)
-        for name, axis in (("values", 1), ("walkers", 1), ("log_weights", 0)):
-            pieces = [part[name] for part in parts]
-            if name == "log_weights":  # every process had a scale of its own
-                pieces = [piece.log_softmax(0) + log(len(piece)) for piece in pieces]
-            whole = torch.cat(pieces, dim=axis)
-            setattr(self, name, whole.narrow(axis, first, count).clone())
-        self.scores = self.epoch = None  # weights start to follow with the next step
-        self._seed_generators(salt=1 + self.step_number)
+        self.chains.restore_share(parts, first, count, self.potential)
+        self.epoch = None
+        self._seed_generators(self.chains.rng, salt=1 + self.step_number)
 
 
 @torch.no_grad()

@@ -15,9 +15,10 @@ from nmln.language import Attribute, Language, predicate
 from nmln.potentials.base import BasePotential, NeuralPotential, ScoreError
 from nmln.potentials.formula import FormulaPotential
 from nmln.potentials.fragment import DeepSetPotential, FragmentPotential
-from nmln.potentials.function import OneHotPotential, ValuesPotential
+from nmln.potentials.function import OneHotPotential, TablePotential, ValuesPotential
 from nmln.potentials.graph import GraphPotential
 from nmln.potentials.image import ImagePotential
+from nmln.potentials.independent import IndependentPotential
 from nmln.potentials.quantified import QuantifiedPotential
 from nmln.potentials.tempered import TemperedPotential
 from nmln.potentials.total import TotalPotential
@@ -117,6 +118,15 @@ def image(space: Space, rng: Generator) -> BasePotential:
     return ImagePotential(space, LEVELS, channels=3, layers=2, hidden=8, rng=rng)
 
 
+def table(space: Space, rng: Generator) -> BasePotential:
+    return TablePotential(space, torch.randn(LEVELS, space.number_of_worlds, generator=rng))
+
+
+def independent(space: Space, rng: Generator) -> BasePotential:
+    values = random_worlds(space, 40 * LEVELS, int(rng.initial_seed())).view(LEVELS, 40, -1)
+    return IndependentPotential.fit(space, values)
+
+
 def tempered(space: Space, rng: Generator) -> BasePotential:
     return TemperedPotential(GraphPotential(space, 1, 2, 8, rng=rng), (3.0, 1.0))
 
@@ -146,10 +156,12 @@ CASES = [
     Case("formula", MOLECULES, formula_potential),
     Case("one-hot function", BOARD, lambda space, _: OneHotPotential(space, cosines, LEVELS)),
     Case("values function", BOARD, lambda space, _: ValuesPotential(space, squares, LEVELS)),
+    Case("table", WEATHER, table),
+    Case("independent", SORTS, independent),
     Case("total", MOLECULES, total),
     Case("tempered", MOLECULES, tempered),
 ]
-EXACT_SLOPES = {"formula", "values function"}
+EXACT_SLOPES = {"formula", "values function", "table", "independent"}
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name)
@@ -389,3 +401,15 @@ def test_weights_that_are_not_numbers_are_named(case: Case) -> None:
     ) as caught:
         score(potential, values)
     assert caught.value.world.shape == (case.space.groups,)
+
+
+def test_independent_groups_have_an_exact_log_z_and_draws() -> None:
+    potential = independent(WEATHER, Generator().manual_seed(3))
+    assert isinstance(potential, IndependentPotential)
+    everything = WEATHER.enumerate()
+    scores = score(potential.double(), everything.expand(LEVELS, -1, -1))
+    assert torch.allclose(potential.log_z, scores.logsumexp(1))
+    draws = potential.draw(40_000, Generator().manual_seed(4))
+    for level in range(LEVELS):
+        shares = (draws[level][:, None] == everything).all(-1).double().mean(0)
+        assert torch.allclose(shares, scores[level].softmax(0), atol=0.012)

@@ -71,7 +71,8 @@ VARIANTS = [
     {"chains.start": "noise", "optimiser.method": "sgd", "optimiser.average": 0.0},
     {"ladder.method": "tempering", "ladder.temperatures": [2.0, 1.0]},
     {"ladder.method": "single"},
-    {"chains.weighted": True},
+    {"chains.weighted": True, "chains.start": "model"},
+    {"chains.changes": 5.0},
 ]
 
 
@@ -179,7 +180,7 @@ def test_renewal_leaves_the_weights_alone() -> None:
     run = trainer(still)
     for _ in range(4):
         run.step()
-    assert run.effective_share == pytest.approx(1, abs=1e-4)
+    assert run.chains.effective_share == pytest.approx(1, abs=1e-4)
 
 
 def test_chains_are_dealt_out_anew_on_another_number_of_processes() -> None:
@@ -187,49 +188,70 @@ def test_chains_are_dealt_out_anew_on_another_number_of_processes() -> None:
     assert [part.values.shape[1] for part in parts] == [6, 6]
     alone = trainer()
     tree = alone.tree()
-    tree["ranks"] = [_own(part) for part in parts]
+    tree["ranks"] = [
+        {**part.chains.tree(), "data_rng": part.data_rng.get_state(), "epoch": None}
+        for part in parts
+    ]
     alone.restore(tree)
     assert torch.equal(alone.values, torch.cat([part.values for part in parts], dim=1))
-    assert alone.walkers.shape == (2, 12)
+    assert alone.chains.walkers.shape == (2, 12)
     alone.step()
 
 
-def _own(part: Trainer) -> dict:
-    return {
-        "values": part.values,
-        "walkers": part.walkers,
-        "log_weights": part.log_weights,
-        "scores": part.scores,
-        "data_rng": part.data_rng.get_state(),
-        "chain_rng": part.chain_rng.get_state(),
-        "epoch": None,
-        "tuning": {"log_sizes": part.tuning.log_sizes, "seen": part.tuning.seen},
-        "evaluations": list(part.evaluations),
-    }
-
-
-def lag(weighted: bool) -> float:
-    """How far the chains' mean is from the model's after large steps and hardly a move."""
+def lagging(weighted: bool) -> tuple[float, float]:
+    """How far the chains' mean and log Z are from the model's after large steps and hardly a move."""
     space = Space(Language(predicate("p", "a")), {"a": 3})
     data, everything = torch.ones(20, 3, dtype=space.dtype), space.enumerate()
     chains = {"chains.replicas": 4000, "chains.kernel": "gibbs", "chains.moves": 1}
     steps = {"optimiser.learning_rate": 0.05, "optimiser.warm_up": 0, "training.batch": 20}
-    rest = {"model.base": False, "chains.weighted": weighted, "chains.start": "noise"}
+    rest = {"model.base": False, "chains.weighted": weighted, "chains.start": "model"}
     config = settings({**chains, **steps, **rest})
     model = Model.build(space, data, config)
     run = Trainer(model.potential, data, config)
     for _ in range(8):
         run.step()
     with torch.no_grad():
-        exact = model.potential.score(everything.expand(2, -1, -1)).double().softmax(1)
-    wanted = (exact * everything.double().sum(1)).sum(1)
-    found = (run.log_weights.softmax(0) * run.values.double().sum(-1)).sum(1)
-    return float((found - wanted).abs().max())
+        scores = model.potential.score(everything.expand(2, -1, -1)).double()
+    wanted = (scores.softmax(1) * everything.double().sum(1)).sum(1)
+    found = (run.chains.weights * run.values.double().sum(-1)).sum(1)
+    log_z = run.chains.log_z - scores.logsumexp(1)
+    held_out = run.log_likelihood(data) - (scores.log_softmax(1)[:, -1])
+    assert torch.allclose(held_out, -log_z, atol=1e-4)
+    return float((found - wanted).abs().max()), float(log_z.abs().max())
 
 
 def test_weights_keep_up_with_a_model_that_the_chains_lag_behind() -> None:
-    assert lag(weighted=True) < 0.06
-    assert lag(weighted=False) > 0.12
+    mean, log_z = lagging(weighted=True)
+    assert mean < 0.06
+    assert log_z < 0.03
+    mean, log_z = lagging(weighted=False)
+    assert mean > 0.12
+    assert log_z > 0.06
+
+
+def test_chains_can_start_as_draws_of_the_untrained_model() -> None:
+    space = Space(Language(predicate("p", "a")), {"a": 3})
+    data, everything = torch.ones(20, 3, dtype=space.dtype), space.enumerate()
+    config = settings({"chains.start": "model", "chains.replicas": 20_000})
+    model = Model.build(space, data, config)
+    run = Trainer(model.potential, data, config)
+    with torch.no_grad():
+        scores = model.potential.score(everything.expand(2, -1, -1)).double()
+    assert torch.allclose(run.chains.log_z, scores.logsumexp(1), atol=0.02)
+    for level in range(2):
+        same_world = (run.values[level][:, None] == everything).all(-1)
+        assert torch.allclose(same_world.double().mean(0), scores[level].softmax(0), atol=0.02)
+
+
+def test_moves_follow_the_acceptance_within_bounds() -> None:
+    run = trainer({"chains.changes": 3.0, "chains.moves": 4})
+    for acceptance, moves in ((1.0, 4), (0.5, 6), (0.01, 16), (0.0, 16)):
+        run.chains.acceptance = acceptance
+        assert run.chains.moves == moves
+        assert run.step().moves == moves
+    fixed = trainer({"chains.moves": 4})
+    fixed.chains.acceptance = 0.01
+    assert fixed.chains.moves == 4
 
 
 def test_shares_of_ranks_cover_everything_once() -> None:

@@ -1,0 +1,225 @@
+"""The persistent chains of the negative phase: they follow a model that changes under them."""
+
+from math import ceil, log
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float64, Integer
+from torch import Generator, Tensor
+
+from nmln.adaptation import start_tuning, tune, with_sizes
+from nmln.config import ChainConfig
+from nmln.exchange import start_walkers
+from nmln.kernels.defaults import kernel_named
+from nmln.noise import uniform
+from nmln.potentials.base import BasePotential
+from nmln.potentials.counted import Counted
+from nmln.potentials.independent import IndependentPotential
+from nmln.potentials.total import TotalPotential
+from nmln.sampler import advance, start
+from nmln.training.method import Method
+from nmln.types import Evaluations, Info, State, SwapInfo, Tuning, Values
+
+_LEAST_GAIN = 0.05  # step sizes keep following a target that changes
+_MOST_MOVES = 4  # times the configured number, where they follow the acceptance
+_DRAWS = 1000  # worlds that the first log Z is estimated from
+
+
+class Followed(NamedTuple):
+    """What the chains did after an update."""
+
+    info: Info
+    swaps: tuple[SwapInfo, ...]
+    growth: Float64[Tensor, " trained"]  # of Z in the update, as a factor
+
+
+class Chains:
+    """Replicas of all levels that are kept from step to step.
+
+    Every update of the parameters makes them lag a little. What they lose can be carried as weights
+    (Jarzynski's equality), and the same differences of scores tell how log Z has grown.
+    """
+
+    def __init__(
+        self,
+        potential: BasePotential,
+        method: Method,
+        config: ChainConfig,
+        worlds: Integer[Tensor, "worlds groups"],
+        replicas: int,
+        rng: Generator,
+    ) -> None:
+        self.method, self.config, self.rng = method, config, rng
+        self.space, self.worlds = potential.space, worlds
+        self.kernel = kernel_named(config.kernel, self.space)
+        draws, log_weights = initial_draws(potential, max(_DRAWS, replicas))
+        self.log_z = log_weights.logsumexp(1) - log(log_weights.shape[1])
+        self.values = self._first_worlds(replicas, draws, log_weights)
+        self.walkers = start_walkers(self.values)
+        self.log_weights = torch.zeros(replicas, dtype=torch.float64)
+        self.effective_share = 1.0
+        self.acceptance = 1.0  # at the target, a running mean
+        self.evaluations = Evaluations()
+        self.tuning: Tuning = start_tuning(self.kernel, method.chain_levels)
+        self.rescore(potential)
+
+    def _first_worlds(
+        self,
+        replicas: int,
+        draws: Integer[Tensor, "trained draws groups"],
+        log_weights: Float64[Tensor, "trained draws"],
+    ) -> Values:
+        levels = self.method.chain_levels
+        if self.config.start == "noise":
+            return uniform(self.space, levels, replicas, self.rng)
+        if self.config.start == "model" and self.method.temperatures is None:
+            chosen = torch.multinomial(
+                log_weights.softmax(1), replicas, replacement=True, generator=self.rng
+            )
+            return torch.stack([draws[level, row] for level, row in enumerate(chosen)])
+        chosen = torch.randint(len(self.worlds), (replicas,), generator=self.rng)
+        return self.method.starts(self.space, self.worlds[chosen], self.rng)
+
+    @torch.no_grad()
+    def rescore(self, potential: BasePotential) -> None:
+        """What the worlds score under these parameters: the next update is measured from here."""
+        self.scores = self.method.sampled(potential).score(self.values)
+
+    @property
+    def weights(self) -> Float64[Tensor, " replicas"]:
+        """The share of each replica in the means of the negative phase."""
+        return self.log_weights.softmax(0)
+
+    @property
+    def moves(self) -> int:
+        """How many moves the next sweep takes: more where few are accepted, if asked for."""
+        least = self.config.moves
+        if not self.config.changes:
+            return least
+        wanted = ceil(self.config.changes / max(self.acceptance, 1e-3))
+        return min(max(least, wanted), _MOST_MOVES * least)
+
+    @torch.no_grad()
+    def follow(self, potential: BasePotential, step: int) -> Followed:
+        """Some sweeps under new parameters."""
+        counted = Counted(self.method.sampled(potential), self.evaluations)
+        kernel = with_sizes(self.kernel, self.tuning)
+        state = start(counted, kernel, self.values, self.rng)
+        gained = (state.scores - self.scores).double().cpu()
+        growth = (self.weights * gained[-self.method.trained_levels :].exp()).sum(1)
+        if self.config.weighted:
+            state = self._reweighted(state, gained)
+        if self.config.renewal:
+            state = kernel.init(counted, self._renewed(state.values))
+        info, swaps = None, ()
+        for sweep in range(self.config.sweeps):
+            number = step * self.config.sweeps + sweep
+            parities = (0, 1) if self.config.phases == "both" else (number % 2,)
+            state, self.walkers, info, swaps = advance(
+                counted, kernel, state, self.walkers, self.rng, self.moves, parities
+            )
+            self.tuning = tune(kernel, self.tuning, info, _LEAST_GAIN)
+        assert info is not None
+        self.values, self.scores = state.values, state.scores
+        self.evaluations = counted.evaluations
+        return Followed(info, swaps, growth)
+
+    def learn(self, growth: Float64[Tensor, " trained"], acceptance: float) -> None:
+        """Take over what all processes found together."""
+        self.log_z = self.log_z + growth.log()
+        self.acceptance += 0.1 * (acceptance - self.acceptance)
+
+    def _reweighted(self, state: State, gained: Float64[Tensor, "levels replicas"]) -> State:
+        """Carry the chains' weights over the update; draw them anew when few are left that count.
+
+        A replica, all of its levels together, gains the new score of its worlds less the old one: then
+        weighted means are those of the new distributions, whatever the chains lag behind (Jarzynski's
+        equality). Chains that were begun anew count as if they had always been there.
+        """
+        self.log_weights = self.log_weights + gained.sum(0)
+        weights = self.weights
+        self.effective_share = float(1 / weights.square().sum() / len(weights))
+        if self.effective_share >= 0.5:
+            return state
+        # Systematic resampling: every replica comes on in proportion to its weight, up to one.
+        offset = torch.rand((), generator=self.rng, dtype=torch.float64)
+        points = (offset + torch.arange(len(weights))) / len(weights)
+        chosen = torch.searchsorted(weights.cumsum(0), points).clamp(max=len(weights) - 1)
+        self.log_weights = torch.zeros_like(self.log_weights)
+        self.walkers = self.walkers[:, chosen]
+        slopes = None if state.slopes is None else state.slopes[:, chosen]
+        return State(state.values[:, chosen], state.scores[:, chosen], slopes)
+
+    def _renewed(self, values: Values) -> Values:
+        """The chains, a few of the noisiest of them begun anew from corrupted data.
+
+        What is drawn there is distributed as the data that the noisiest level is fitted to, and reaches
+        the other levels only through exact swaps.
+        """
+        renewed = torch.rand(values.shape[1], generator=self.rng) < self.config.renewal
+        chosen = torch.randint(len(self.worlds), (int(renewed.sum()),), generator=self.rng)
+        values = values.clone()
+        fresh = self.method.starts(self.space, self.worlds[chosen], self.rng)
+        values[0, renewed] = fresh[0]
+        return values
+
+    # All of it as named tensors and plain values.
+
+    def tree(self) -> dict[str, Any]:
+        return {
+            "values": self.values,
+            "walkers": self.walkers,
+            "log_weights": self.log_weights,
+            "scores": self.scores,
+            "log_z": self.log_z,
+            "acceptance": self.acceptance,
+            "effective_share": self.effective_share,
+            "chain_rng": self.rng.get_state(),
+            "tuning": {"log_sizes": self.tuning.log_sizes, "seen": self.tuning.seen},
+            "evaluations": list(self.evaluations),
+        }
+
+    def restore(self, part: dict[str, Any]) -> None:
+        """Go on from what one process kept."""
+        self._restore_common(part)
+        self.values, self.walkers = part["values"], part["walkers"]
+        self.log_weights, self.scores = part["log_weights"], part["scores"]
+        self.effective_share = float(part["effective_share"])
+        self.rng.set_state(part["chain_rng"])
+
+    def restore_share(
+        self, parts: list[dict[str, Any]], first: int, count: int, potential: BasePotential
+    ) -> None:
+        """Go on with some of the replicas of other processes."""
+        self._restore_common(parts[0])
+        for name, axis in (("values", 1), ("walkers", 1), ("log_weights", 0)):
+            pieces = [part[name] for part in parts]
+            if name == "log_weights":  # every process had a scale of its own
+                pieces = [piece.log_softmax(0) + log(len(piece)) for piece in pieces]
+            whole = torch.cat(pieces, dim=axis)
+            setattr(self, name, whole.narrow(axis, first, count).clone())
+        self.rescore(potential)
+
+    def _restore_common(self, part: dict[str, Any]) -> None:
+        self.log_z, self.acceptance = part["log_z"], float(part["acceptance"])
+        self.tuning = Tuning(**part["tuning"])
+        scores, slopes, seconds = part["evaluations"]
+        self.evaluations = Evaluations(int(scores), int(slopes), float(seconds))
+
+
+@torch.no_grad()
+def initial_draws(
+    potential: BasePotential, count: int
+) -> tuple[Values, Float64[Tensor, "levels chains"]]:
+    """Worlds of the base term, or uniform ones, with the logarithms of their importance weights.
+
+    Before the first update a network adds little to its base, so that the weights are nearly equal:
+    their mean is Z. The draws have a generator of their own, to be the same on every process.
+    """
+    parts = potential.parts if isinstance(potential, TotalPotential) else ()
+    base = next((part for part in parts if isinstance(part, IndependentPotential)), None)
+    if base is None:
+        table = torch.zeros(potential.levels, potential.space.entries, dtype=potential.dtype)
+        base = IndependentPotential(potential.space, table)
+    draws = base.draw(count, Generator().manual_seed(0))
+    return draws, (potential.score(draws) - base.score(draws)).double() + base.log_z[:, None]
