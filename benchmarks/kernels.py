@@ -1,9 +1,10 @@
 """How fast the kernels mix: `python -m benchmarks.kernels` (`--weights FILE` skips the fit).
 
-All kernels run on one sharp R-GCN, fitted here to random graphs with valence limits, at all levels at
-once, without exchange and from the same worlds, in turns on one thread. The effective sample size of a
-level is that of the worst of four traces: the score and three numbers of the graph. It is told only
-where all four have an R-hat below 1.05: a chain that is stuck is not a win.
+All kernels run on one sharp R-GCN, fitted here to random graphs with valence limits, or, with `--model
+FOLDER`, on a model of molecules that `nmln train` made; at all levels at once, without exchange and
+from the same worlds, in turns on one thread. The effective sample size of a level is that of the worst
+of four traces: the score and three numbers of the graph. It is told only where all four have an R-hat
+below 1.05: a chain that is stuck is not a win.
 """
 
 import argparse
@@ -30,7 +31,8 @@ from nmln.kernels.gibbs import Gibbs, redraw
 from nmln.kernels.gradient import GibbsWithGradients
 from nmln.kernels.langevin import DiscreteLangevin
 from nmln.kernels.path import PathAuxiliary
-from nmln.potentials.graph import GraphPotential
+from nmln.model import Model
+from nmln.potentials.base import BasePotential
 from nmln.recording import Recorder, Statistic
 from nmln.sampler import sample
 from nmln.space import Space
@@ -47,7 +49,7 @@ WARM_UP = 100  # moves in which step sizes are tuned
 def kernels(space: Space) -> dict[str, Kernel]:
     """Every kernel of the package in its default form, and combinations that are worth a look."""
     change, gradients = BalancedMetropolis(space, moves=20), GibbsWithGradients(space)
-    node, bond = ("type",), ("bond",)
+    node, bond = ((attribute.name,) for attribute in space.language)
     langevin = DiscreteLangevin(space, attributes=node)
     path = PathAuxiliary(space, attributes=bond)
     return {
@@ -131,7 +133,7 @@ class Run:
 
 
 def begin(
-    potential: GraphPotential, kernel: Kernel, values: Values, seconds: float, seed: int
+    potential: BasePotential, kernel: Kernel, values: Values, seconds: float, seed: int
 ) -> Run:
     """Tune the step sizes of a kernel on its chains, then put them back to their start."""
     rng = Generator().manual_seed(seed)
@@ -146,7 +148,7 @@ def begin(
 
 
 def mix(
-    potential: GraphPotential, values: Values, named: Mapping[str, Kernel], seconds: float
+    potential: BasePotential, values: Values, named: Mapping[str, Kernel], seconds: float
 ) -> dict[str, Run]:
     """Run every kernel for the same time, in turns, so that noise hits all alike."""
     statistics, rounds = valence_graphs.statistics(potential.space), 10
@@ -160,7 +162,7 @@ def mix(
     return runs
 
 
-def start_values(potential: GraphPotential, values: Values, sweeps: int) -> Values:
+def start_values(potential: BasePotential, values: Values, sweeps: int) -> Values:
     """Well-mixed worlds at every level, from a run with exchange."""
     space = potential.space
     kernel = Composition((Lazy(GibbsWithGradients(space)),) * 10 + (Gibbs(space),))
@@ -295,32 +297,54 @@ def memory(sweeps: int = 100) -> list[Ratio]:
     return [Ratio(name, seen[1] / seen[0], 1.02)]
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(description="How fast the kernels mix.")
-    parser.add_argument("--weights", type=Path, help="take the network of an earlier run")
-    parser.add_argument("--seconds", type=float, default=60, help="for every kernel")
-    chosen = parser.parse_args()
+# What the kernels run on.
+
+
+def of_graphs(weights: Path | None) -> tuple[BasePotential, Values]:
+    """A network fitted to random graphs, with worlds of its own at every level."""
     space = valence_graphs.space_of(NODES)
-    if chosen.weights is None:
+    if weights is None:
         data = valence_graphs.valence_graphs(space, 4000)
         potential, values = valence_graphs.fit(space, data, FIT_STEPS, tell=print)
         valence_graphs.save(valence_graphs.WEIGHTS, potential, values)
     else:
-        potential, values = valence_graphs.load(chosen.weights, space)
-    values = start_values(potential, values, 50)
-    legal = valence_graphs.within_valence(space, values).float().mean(1).tolist()
-    rows = table(mix(potential, values, kernels(space), chosen.seconds))
+        potential, values = valence_graphs.load(weights, space)
+    return potential, start_values(potential, values, 50)
+
+
+def of_molecules(folder: Path) -> tuple[BasePotential, Values, tuple[float, ...]]:
+    """A trained model, with worlds at every level from a run with exchange out of noise."""
+    model = Model.load(folder)
+    *_, last = model.sample(200, Generator().manual_seed(1), chains=CHAINS, burn_in=199)
+    return model.potential.requires_grad_(False), last.state.values, model.config.ladder.rates
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    parser = argparse.ArgumentParser(description="How fast the kernels mix.")
+    parser.add_argument("--weights", type=Path, help="take the network of an earlier run")
+    parser.add_argument("--model", type=Path, help="take a trained model of molecules")
+    parser.add_argument("--seconds", type=float, default=60, help="for every kernel")
+    chosen = parser.parse_args()
+    if chosen.model is not None:
+        potential, values, rates = of_molecules(chosen.model)
+    else:
+        potential, values = of_graphs(chosen.weights)
+        rates = valence_graphs.LADDER.rates
+        legal = valence_graphs.within_valence(potential.space, values).float().mean(1)
+        print("within valence: " + ", ".join(f"{share:.0%}" for share in legal.tolist()))
+    rows = table(mix(potential, values, kernels(potential.space), chosen.seconds))
     tell(rows, potential.levels)
+    name = "kernels" if chosen.model is None else "kernels-molecules"
     report(
-        "kernels",
-        of_mixing(rows, potential.levels) + bookkeeping() + memory(),
+        name,
+        of_mixing(rows, potential.levels)
+        + (bookkeeping() + memory() if chosen.model is None else []),
         command=" ".join(["python -m benchmarks.kernels", *sys.argv[1:]]),
         nodes=NODES,
         chains=values.shape[1],
-        rates=valence_graphs.LADDER.rates,
+        rates=rates,
         seconds=chosen.seconds,
-        within_valence=legal,
         table=[asdict(row) for row in rows],
     )
 
