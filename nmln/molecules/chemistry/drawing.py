@@ -1,0 +1,44 @@
+"""Pictures of molecules, as SVG that stands by itself in a page."""
+
+import re
+from functools import cache
+
+from rdkit import Chem
+from rdkit.Chem import rdDepictor
+from rdkit.Chem.Draw import rdMolDraw2D
+
+from nmln.files import InputError
+
+
+def draw_svg(smiles: str, width: int = 200, height: int = 150) -> str:
+    """One molecule on a transparent ground; its size follows the page, in the given proportions."""
+    molecule = Chem.MolFromSmiles(smiles)
+    if molecule is None or not molecule.GetNumAtoms():
+        raise InputError(f"{smiles!r} is no molecule that RDKit can read.", token=smiles)
+    rdDepictor.Compute2DCoords(molecule)
+    canvas = rdMolDraw2D.MolDraw2DSVG(width, height)
+    options = canvas.drawOptions()
+    options.clearBackground = False
+    options.bondLineWidth = 1.4
+    options.padding = 0.08
+    options.fixedBondLength = 30
+    rdMolDraw2D.PrepareAndDrawMolecule(canvas, molecule)
+    canvas.FinishDrawing()
+    return _without_head(canvas.GetDrawingText(), width, height)
+
+
+@cache
+def _head() -> re.Pattern[str]:
+    return re.compile(r"<\?xml.*?\?>|<!--.*?-->|<rect[^>]*opacity:0[^>]*>\s*(</rect>)?", re.DOTALL)
+
+
+def _without_head(svg: str, width: int, height: int) -> str:
+    """The bare element: no XML declaration, no comments, no fixed size."""
+    bare = _head().sub("", svg).strip()
+    return re.sub(
+        r"<svg\b.*?>",
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
+        bare,
+        count=1,
+        flags=re.DOTALL,
+    )
