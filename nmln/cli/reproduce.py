@@ -123,12 +123,12 @@ def matching(
     with progress("matching", settings.ticks) as tick:
         outcome = experiment.run(settings, output, tick)
     table = Table("method", title="Samples that obey (mean and 95 % interval over runs)")
-    for name in ("share", "learning rate"):
+    for name in ("share", "chains that changed", "learning rate"):
         table.add_column(name, justify="right")
     for method, interval in outcome.satisfied.items():
-        rate = f"{outcome.learning_rates[method]:g}"
-        table.add_row(experiment.METHODS[method], _show(interval), rate)
-    table.add_row("difference", _show(outcome.difference), "")
+        rate, changed = f"{outcome.learning_rates[method]:g}", _show(outcome.changed[method])
+        table.add_row(experiment.METHODS[method], _show(interval), changed, rate)
+    table.add_row("difference", _show(outcome.difference), "", "")
     Console(highlight=False).print(table)
     _close(outcome.seconds, outcome.written)
 

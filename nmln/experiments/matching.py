@@ -34,7 +34,8 @@ class Settings:
     evaluations: int = 3_000_000  # worlds scored in training, by chains and for gradients
     chains: int = 150  # over all levels together
     moves: int = 5
-    samples: int = 2000
+    sampling_chains: int = 50  # for both methods alike
+    sweeps: int = 40  # of these, each giving a sample
     burn_in: int = 200  # sweeps from noise before the first of them
     runs: int = 5
     seed: int = 0
@@ -47,12 +48,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Trained:
-    """One run: the share of samples that obey, and what it took."""
+    """One run: the share of samples that obey, how many chains still move, and what it took."""
 
     method: str
     learning_rate: float
     seed: int
     satisfied: float
+    changed: float  # share of the chains whose last sample is another world than their first
     steps: int
     seconds: float
     diverged: bool = False
@@ -63,6 +65,7 @@ class Outcome:
     """Both methods side by side."""
 
     satisfied: dict[str, Interval]
+    changed: dict[str, Interval]
     difference: Interval
     learning_rates: dict[str, float]
     tuning: tuple[Trained, ...]
@@ -91,10 +94,17 @@ def run(settings: Settings, output: Path, tick: Callable[[], None] | None = None
     shares = {m: torch.tensor([one.satisfied for one in runs if one.method == m]) for m in METHODS}
     rng = Generator().manual_seed(settings.seed)
     satisfied = {method: bootstrap(found, mean, rng) for method, found in shares.items()}
+    changed = {
+        method: bootstrap(
+            torch.tensor([one.changed for one in runs if one.method == method]), mean, rng
+        )
+        for method in METHODS
+    }
     difference = bootstrap(shares["noising"] - shares["single"], mean, rng)
     seconds = time.perf_counter() - start
     outcome = Outcome(
         satisfied,
+        changed,
         difference,
         chosen,
         tuple(tuning),
@@ -177,7 +187,7 @@ def settings_of(settings: Settings, method: str, rate: float, seed: int) -> Conf
 
 
 def fit_and_sample(settings: Settings, method: str, rate: float, seed: int) -> Trained:
-    """Train until the evaluations are used up, then sample from noise with as many again, at most."""
+    """Train until the evaluations are used up, then sample from noise."""
     start = time.perf_counter()
     space = space_of(settings.nodes)
     worlds = matchings(space)
@@ -193,17 +203,19 @@ def fit_and_sample(settings: Settings, method: str, rate: float, seed: int) -> T
             pass
     except DivergenceError:
         taken = time.perf_counter() - start
-        return Trained(method, rate, seed, 0.0, trainer.step_number, taken, diverged=True)
-    chains = config.chains.replicas
-    sweeps = settings.burn_in + -(-settings.samples // chains)
+        return Trained(method, rate, seed, 0.0, 0.0, trainer.step_number, taken, diverged=True)
     found = [
-        obeys(space, sweep.state.values[-1])
+        sweep.state.values[-1]
         for sweep in model.averaged(trainer).sample(
-            sweeps, Generator().manual_seed(seed), burn_in=settings.burn_in, chains=chains
+            settings.burn_in + settings.sweeps,
+            Generator().manual_seed(seed),
+            burn_in=settings.burn_in,
+            chains=settings.sampling_chains,
         )
     ]
-    share = float(torch.cat(found)[: settings.samples].double().mean())
-    return Trained(method, rate, seed, share, steps, time.perf_counter() - start)
+    share = float(obeys(space, torch.cat(found)).double().mean())
+    changed = float((found[0] != found[-1]).any(1).double().mean())
+    return Trained(method, rate, seed, share, changed, steps, time.perf_counter() - start)
 
 
 def _evaluations_per_step(space: Space, worlds: Tensor, config: Config) -> int:

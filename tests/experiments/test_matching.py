@@ -26,7 +26,7 @@ def test_only_they_obey() -> None:
 
 def test_a_short_run_writes_its_numbers(tmp_path: Path) -> None:
     settings = Settings(
-        nodes=4, evaluations=4000, chains=20, samples=40, burn_in=3, runs=2, learning_rates=(3e-3,)
+        nodes=4, evaluations=4000, chains=20, sweeps=4, burn_in=3, runs=2, learning_rates=(3e-3,)
     )
     ticks: list[None] = []
     outcome = run(settings, tmp_path, lambda: ticks.append(None))
@@ -34,6 +34,7 @@ def test_a_short_run_writes_its_numbers(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "results.json").read_text())
     assert content["settings"]["nodes"] == 4
     assert len(content["runs"]) == 4
+    assert all(0 <= one["changed"] <= 1 for one in content["runs"])
     assert outcome.difference.value == pytest.approx(
         outcome.satisfied["noising"].value - outcome.satisfied["single"].value
     )
