@@ -17,7 +17,7 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $(READY)
 
-run: $(READY) ## the main job on the built-in data
+run: $(READY) ## the main job on the built-in molecules, in about 11 minutes
 	$(BIN)/nmln run
 
 lint: $(READY) ## format, style, types, import layers

@@ -59,6 +59,8 @@ _HOMES = {
     "noised": "noise",
     "Model": "model",
     "configure": "config",
+    "recall_curve": "evaluation",
+    "Molecules": "molecules.datasets",
     "InputError": "files",
     "read_db": "formats.db",
     "read_evidence": "formats.db",
@@ -77,6 +79,7 @@ if TYPE_CHECKING:
     from nmln.adaptation import equal_rejection as equal_rejection
     from nmln.config import configure as configure
     from nmln.diagnostics import diagnose as diagnose
+    from nmln.evaluation import recall_curve as recall_curve
     from nmln.evidence import Evidence as Evidence
     from nmln.files import InputError as InputError
     from nmln.formats.db import from_text as from_text
@@ -109,6 +112,7 @@ if TYPE_CHECKING:
     from nmln.logic import GroundAtom as GroundAtom
     from nmln.logic import Literal as Literal
     from nmln.model import Model as Model
+    from nmln.molecules.datasets import Molecules as Molecules
     from nmln.noise import Ladder as Ladder
     from nmln.noise import corrupt as corrupt
     from nmln.noise import noised as noised

@@ -38,8 +38,10 @@ def test_help_waits_for_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_main_job_writes_what_it_shows(tmp_path: Path) -> None:
-    done = nmln("run", "--output", "out", "--copies", "2000", "--seed", "1", cwd=tmp_path)
+def test_corruption_writes_what_it_shows(tmp_path: Path) -> None:
+    done = nmln(
+        "data", "corrupt", "--output", "out", "--copies", "2000", "--seed", "1", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "What corruption does" in done.stdout
     assert not done.stderr
@@ -57,13 +59,14 @@ def test_the_main_job_writes_what_it_shows(tmp_path: Path) -> None:
 
 def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        assert nmln("run", "--output", name, "--copies", "100", cwd=tmp_path).returncode == 0
+        done = nmln("data", "corrupt", "--output", name, "--copies", "100", cwd=tmp_path)
+        assert done.returncode == 0
     for file in ("summary.json", "levels.csv", "corrupted.db"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
 def test_a_warning_is_one_sentence(tmp_path: Path) -> None:
-    done = nmln("run", "--rates", "0.9,0.1", "--output", "[bold]x", cwd=tmp_path)
+    done = nmln("data", "corrupt", "--rates", "0.9,0.1", "--output", "[bold]x", cwd=tmp_path)
     assert done.returncode == 0
     assert done.stderr.startswith("warning: rate 0.9 is noisier than uniform")
     assert "noise.py" not in done.stderr
@@ -73,12 +76,18 @@ def test_a_warning_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "--rates", "0.1,0.2"], "error: corruption rates must fall from level to level"),
-        (["run", "--rates", "many"], "error: --rates 'many' is not a list of numbers"),
+        (["data", "corrupt", "--rates", "0.1,0.2"], "error: corruption rates must fall from level"),
+        (["data", "corrupt", "--rates", "many"], "error: --rates 'many' is not a list of numbers"),
+        (
+            ["run", "--data", "bad.db"],
+            "error: bad.db: the main job is for molecules, but this holds",
+        ),
+        (["run", "--data", "."], "error: .: the main job is for molecules, but this holds graphs"),
+        (["run", "--minutes", "0"], "error: training.minutes must be positive, but is 0.0."),
         (["data", "info", "no.db"], "error: no.db: there is no such file"),
         (["data", "info", "x.xml"], "error: x.xml: files ending in .xml are not known here"),
         (["data", "info", "bad.db"], "error: bad.db:2:9: the line ends here; expected"),
-        (["run", "--output", "bad.db"], "error: bad.db"),
+        (["data", "corrupt", "--output", "bad.db"], "error: bad.db"),
         (["data", "info", "same.mln", "same.mln"], "error: one language at a time"),
     ],
 )

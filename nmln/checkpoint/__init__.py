@@ -5,7 +5,7 @@ under a name of its own. Inside are `tensors.safetensors`, `content.json` and, w
 `manifest.json` with the size and SHA-256 of the other two. Nothing that is read can run code.
 """
 
-from nmln.checkpoint.directory import FORMAT
+from nmln.checkpoint.directory import FORMAT, VERSION, explain
 from nmln.checkpoint.runs import (
     Checkpoint,
     CheckpointWarning,
@@ -13,21 +13,27 @@ from nmln.checkpoint.runs import (
     latest_step,
     load,
     load_model,
+    read_json,
     save,
     save_model,
+    saved_steps,
 )
 from nmln.checkpoint.trees import flatten, unflatten
 
 __all__ = [
     "FORMAT",
+    "VERSION",
     "Checkpoint",
     "CheckpointWarning",
     "discard_after",
+    "explain",
     "flatten",
     "latest_step",
     "load",
     "load_model",
+    "read_json",
     "save",
     "save_model",
+    "saved_steps",
     "unflatten",
 ]

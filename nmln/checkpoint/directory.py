@@ -94,7 +94,7 @@ def writing(parent: Path, names: str) -> Iterator[None]:
                 with suppress(OSError):  # the next writer tries again
                     _tidy(parent, names)
     except OSError as error:
-        message = f"{_explain(error)} What was saved here before is untouched."
+        message = f"{explain(error)} What was saved here before is untouched."
         raise InputError(message, str(parent)) from error
 
 
@@ -135,7 +135,7 @@ def check(directory: Path, step: int | None = None) -> dict[str, Any]:
     if not stat.S_ISDIR(_status(directory).st_mode):
         raise DamagedError(f"{directory} is a link or a file, not a directory")
     path = directory / MANIFEST
-    manifest = _parse(path)
+    manifest = parse(path)
     with _reading(path):
         _check_version(directory, manifest)
         if manifest.get("digest") != _digest(manifest):
@@ -159,7 +159,7 @@ def read(directory: Path, step: int | None = None) -> Saved:
         with _reading(directory / name):
             if _stamp(directory / name) != stamp:
                 raise DamagedError(f"{directory / name} has changed since it was written")
-    content = _parse(directory / CONTENT)
+    content = parse(directory / CONTENT)
     with _reading(directory / TENSORS):
         mapped = load_file(directory / TENSORS)
         # The file is only mapped into memory: without copies, changing it would change the tensors.
@@ -265,8 +265,9 @@ def _synchronise(directory: Path) -> None:
             os.close(handle)
 
 
-def _explain(error: OSError) -> str:
-    place = error.filename or "a file"
+def explain(error: OSError, path: Path | None = None) -> str:
+    """What is wrong with the disk, and the cure; `path` if the error names a passing file."""
+    place = path or error.filename or "a file"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full. Free some space or name a folder on another disk."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -274,7 +275,8 @@ def _explain(error: OSError) -> str:
             f"{place} may not be written ({error.strerror}). Name a folder that you can write to."
         )
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
-        return f"{place} is a file where a directory must be. Move it or name another folder."
+        blocked = error.filename or place
+        return f"{blocked} is a file where a directory must be. Move it or name another folder."
     return f"{place} could not be written: {error.strerror or error}. Try another folder."
 
 
@@ -331,11 +333,11 @@ def _regular_size(path: Path) -> int:
     return status.st_size
 
 
-def _parse(path: Path) -> dict[str, Any]:
-    if (size := _regular_size(path)) > _MOST_BYTES[path.name]:
-        raise DamagedError(
-            f"{path} has {size} bytes, more than the {_MOST_BYTES[path.name]} allowed"
-        )
+def parse(path: Path) -> dict[str, Any]:
+    """The object in a JSON file: a regular file of a size that fits into memory."""
+    most = _MOST_BYTES.get(path.name, _MOST_BYTES[CONTENT])
+    if (size := _regular_size(path)) > most:
+        raise DamagedError(f"{path} has {size} bytes, more than the {most} allowed")
     with _reading(path):
         content = json.loads(path.read_bytes(), parse_constant=_refuse)
         if not isinstance(content, dict):

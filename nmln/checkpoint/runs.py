@@ -19,6 +19,7 @@ from nmln.checkpoint.directory import (
     DamagedError,
     check,
     hidden,
+    parse,
     prepare,
     read,
     write,
@@ -135,6 +136,19 @@ def latest_step(folder: str | Path) -> int | None:
             check(found[at], at)
             return at
     return None
+
+
+def saved_steps(folder: str | Path) -> list[int]:
+    """The steps that have a checkpoint, whole or damaged."""
+    return sorted(_directories(folder))
+
+
+def read_json(path: str | Path) -> dict[str, Any]:
+    """What another file of a run folder says, read as warily as a checkpoint."""
+    try:
+        return parse(Path(path))
+    except DamagedError as error:
+        raise InputError(f"{error}. Restore it from a copy.") from None
 
 
 def save_model(

@@ -6,9 +6,11 @@ from typing import Annotated
 import typer
 
 from nmln import __version__
-from nmln.cli.common import fail, warn
+from nmln.cli.common import explain, fail, warn
 from nmln.cli.data import data
+from nmln.cli.evaluate import evaluate
 from nmln.cli.likelihood import likelihood
+from nmln.cli.report import report
 from nmln.cli.reproduce import reproduce
 from nmln.cli.run import run
 from nmln.cli.sample import sample
@@ -22,7 +24,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(
-    epilog="Examples:  nmln run  |  nmln run --rates 0.2,0.05,0.01 --seed 7 --output runs/mine"
+    epilog="Examples:  nmln run  |  nmln run --data mine.smi --size 9 --minutes 30  |  "
+    "nmln run --minutes 2 --num-samples 10000 --output runs/quick"
 )(run)
 app.command(
     epilog="Examples:  nmln train pubchem-10 --minutes 15  |  nmln train worlds.db --language my.mln"
@@ -30,9 +33,15 @@ app.command(
 )(train)
 app.command(
     epilog="Examples:  nmln sample runs/pubchem-10 --num-samples 10000  |  "
+    'nmln sample runs/pubchem-10 --scaffold "c1ccccc1*"  |  '
     "nmln sample runs/mine --evidence known.db --seed 3"
 )(sample)
 app.command(epilog="Example:  nmln likelihood runs/pubchem-10 --steps 2000")(likelihood)
+app.command(epilog="Example:  nmln report runs/pubchem-10")(report)
+app.command(
+    epilog="Examples:  nmln evaluate runs/pubchem-10  |  nmln evaluate mine.smi theirs.csv "
+    "--train train.smi --test test.smi  |  nmln evaluate counts.csv --run runs/pubchem-10 --no-fcd"
+)(evaluate)
 app.add_typer(data, name="data")
 app.add_typer(reproduce, name="reproduce")
 
@@ -49,25 +58,26 @@ def main() -> None:
     except LostProcessError:
         raise SystemExit(3) from None  # the process that started all says what happened
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        fail(f"{where}{error.strerror or error}.")
+        fail(explain(error))
     except MemoryError:
         fail("this does not fit into the memory of the machine. Ask for less at a time.")
     except KeyboardInterrupt:
         fail("interrupted.", code=130)
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool | None) -> bool | None:
     if wanted:
         typer.echo(f"nmln {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()
 def common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
+        bool | None,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = None,
 ) -> None:
     """Neural Markov Logic Networks with parallel noising.
 

@@ -1,5 +1,7 @@
 """What all commands share: options, messages, a bar."""
 
+import errno
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,8 +15,19 @@ Seeds = Annotated[int, typer.Option(min=2, max=10_000, help="Independent repetit
 Output = Annotated[Path, typer.Option(help="Where the results go.")]
 
 
+_CURES = {
+    errno.ENOSPC: "Free some space or name a folder on another disk.",
+    errno.EDQUOT: "Free some space or name a folder on another disk.",
+    errno.EROFS: "Name a folder that you can write to.",
+    errno.EACCES: "Check its permissions, or name another one.",
+    errno.ENOTDIR: "A file stands where a folder must be: move it, or name another folder.",
+    errno.ENOENT: "Check the path.",
+}
+
+
 def fail(message: str, code: int = 2) -> None:
-    if os.environ.get("RANK", "0") == "0":  # of several processes one speaks for all
+    """Say what is wrong, in one line, and leave."""
+    if _first_to_say(message):
         typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
         typer.echo(message, err=True)
     raise SystemExit(code)
@@ -22,8 +35,35 @@ def fail(message: str, code: int = 2) -> None:
 
 def warn(message: Warning | str, *_: object, **__: object) -> None:
     """A warning is a sentence for the user, not a line of our code."""
-    typer.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
-    typer.echo(str(message), err=True)
+    if _first_to_say(str(message)):
+        typer.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
+        typer.echo(str(message), err=True)
+
+
+def explain(error: OSError) -> str:
+    """What the system refused, where, and the cure if there is a common one."""
+    where = f"{error.filename}: " if error.filename else ""
+    cure = _CURES.get(error.errno or 0, "")
+    return f"{where}{error.strerror or error}. {cure}".rstrip()
+
+
+def _first_to_say(message: str) -> bool:
+    """Whether none of several processes has said this yet.
+
+    Their launcher gives each a folder, side by side: who makes a mark there first may speak. So what
+    happens to one process is told by that one, and what happens to all of them is told once.
+    """
+    own = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not own:
+        return True
+    mark = Path(own).parent.with_name(f"said-{hashlib.sha256(message.encode()).hexdigest()}")
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:  # rather twice than never
+        return True
+    return True
 
 
 @contextmanager

@@ -1,28 +1,39 @@
-"""`nmln data`: what is in data files."""
+"""`nmln data`: what is in data files, which sets of molecules there are, and fetching them."""
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import one_thread
+from nmln.cli.common import Output, Seed, one_thread
+from nmln.cli.processes import cores
 from nmln.files import InputError
 
-data = typer.Typer(help="Look at data files.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from nmln.molecules.downloads import Fetched, Selected
+    from nmln.molecules.smiles_files import Watch
+    from nmln.molecules.tally import Dropped
+    from nmln.workflow import Outcome
+
+data = typer.Typer(help="Look at data files, and fetch public sets.", no_args_is_help=True)
 
 
 @data.command(
     epilog="Examples:  nmln data info smokers.mln smokers.db  |  nmln data info train.tsv test.tsv  |  "
-    "nmln data info molecules.smi.gz"
+    "nmln data info molecules.smi.gz  |  nmln data info"
 )
 def info(
     paths: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             help="A .mln file and .db files, or .tsv triples, or molecules: .smi or .csv (or either "
-            "with .gz), or the name of a set such as pubchem-9."
+            "with .gz), or the name of a set such as pubchem-9. Nothing: the names of all sets.",
         ),
-    ],
+    ] = None,
 ) -> None:
     """Say what is in data files, and how large their space of worlds is."""
     from rich.console import Console
@@ -32,6 +43,8 @@ def info(
     from nmln import workflow
     from nmln.molecules.datasets import is_source
 
+    if not paths:
+        return list_sets()
     one_thread()
     if any(map(is_source, paths)):
         return _show_molecules(paths)
@@ -51,16 +64,128 @@ def info(
     return None
 
 
-def _show_molecules(paths: list[Path]) -> None:
+@data.command("list", epilog="Example:  nmln data list")
+def list_sets() -> None:
+    """List the sets of molecules that have names, and where they come from."""
     from rich.console import Console
     from rich.markup import escape
+    from rich.table import Table
+
+    from nmln.molecules.datasets import DIRECTORY, known
+    from nmln.molecules.downloads import cache_folder
+
+    table = Table("set", "from", "what it is")
+    alike = groupby(known(), lambda one: (one.name.rsplit("-", 1)[0], one.place, one.note))
+    for (_, place, note), sets in alike:
+        table.add_row(escape(", ".join(one.name for one in sets)), escape(place), escape(note))
+    Console(highlight=False).print(table)
+    typer.echo(f"cache: {cache_folder()}")
+    typer.echo(f"A directory of sets of your own can be named by {DIRECTORY}. SIZE is any number of "
+               "heavy atoms.")  # fmt: skip
+
+
+@data.command(
+    epilog="Examples:  nmln data fetch qm9 --size 9  |  nmln data fetch chembl-10  |  "
+    "nmln data fetch moses --url https://mirror.example.org/dataset_v1.csv"
+)
+def fetch(
+    name: Annotated[
+        str, typer.Argument(help="qm9, zinc250k, moses or chembl; qm9-9 names a size.")
+    ],
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Keep the molecules of so many heavy atoms.")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="Another address of the same file.")] = None,
+    sha256: Annotated[str | None, typer.Option(help="The hash that the file must have.")] = None,
+    processes: Annotated[
+        int, typer.Option(min=0, help="How many processes filter; 0: one for each core.")
+    ] = 0,
+) -> None:
+    """Fetch a public set of molecules into the cache, and keep those of one size as a set.
+
+    A download that was cut off goes on where it stopped. What is kept: neutral molecules of one
+    fragment, of C, N, O, F, P, S, Cl and I, without isotope labels or radicals.
+    """
+    from nmln.molecules import downloads
+
+    one_thread()
+    if named := re.fullmatch(r"(.+)-([1-9]\d*)", name):
+        name, own = named[1], int(named[2])
+        if size not in (None, own):
+            raise InputError(f"{name}-{own} and --size {size} are two sizes. Give one of them.")
+        size = own
+    source = downloads.source_named(name)
+    typer.echo(f"{source.title}; licence: {source.licence}")
+    with _bar(f"fetching {source.file}") as watch:
+        fetched = downloads.fetch(source, url, sha256, watch)
+    _tell_fetched(fetched)
+    if size is None:
+        typer.echo(
+            f"Sets of it: {source.name}-SIZE with any number of heavy atoms, such as "
+            f"nmln train {source.name}-9; which sizes it has: nmln data info {source.name}"
+        )
+        return
+    with _bar(f"filtering {source.file}") as watch:
+        selected = downloads.select(source, size, processes or cores(), watch)
+    if selected is not None:
+        _tell_selected(f"{source.name}-{size}", selected)
+
+
+def _tell_fetched(fetched: "Fetched") -> None:
+    megabytes = fetched.path.stat().st_size / 1e6
+    how = "was there already" if fetched.seconds is None else f"came in {fetched.seconds:.0f} s"
+    hashed = "as expected" if fetched.known else "recorded now, and checked from now on"
+    typer.echo(f"{fetched.path}: {megabytes:.1f} MB, {how}\nsha256 {fetched.sha256}, {hashed}")
+
+
+def _tell_selected(name: str, selected: "Selected") -> None:
+    from nmln.molecules.datasets import DIRECTORY, known
+
+    if selected.seconds is None or selected.lines is None:
+        typer.echo(f"{name}: {selected.molecules:,} molecules, filtered before: {selected.path}")
+    else:
+        typer.echo(
+            f"{name}: {selected.molecules:,} molecules out of {selected.lines:,} lines in "
+            f"{selected.seconds:.0f} s: {selected.path}"
+        )
+        _show_dropped(selected.dropped)
+    if any(one.name == name and one.place == DIRECTORY for one in known()):
+        typer.echo(
+            f"The directory that {DIRECTORY} names has a set of this name, which goes first."
+        )
+    typer.echo(f"Learn from them: nmln train {name}")
+
+
+@contextmanager
+def _bar(what: str) -> "Iterator[Watch]":
+    """A bar of bytes while a terminal watches, and nothing left of it afterwards."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _show_molecules(paths: list[Path]) -> None:
+    from rich.console import Console
     from rich.table import Table
 
     from nmln.molecules.datasets import describe
 
     if len(paths) > 1:
         raise InputError("molecules carry their own language. Give one file of them, alone.")
-    found = describe(paths[0])
+    with _bar(f"reading {paths[0].name}") as watch:
+        found = describe(paths[0], cores(), watch)
     console = Console(highlight=False)
     typer.echo(f"lines: {found.lines:,}   different molecules: {sum(found.sizes.values()):,}")
     for heading, counts in (("heavy atoms", found.sizes), ("molecules with", found.atoms)):
@@ -69,9 +194,100 @@ def _show_molecules(paths: list[Path]) -> None:
         for name, count in counts.items():
             table.add_row(str(name), f"{count:,}")
         console.print(table)
-    if found.dropped:
-        dropped = Table("dropped because", "lines", "first", "there")
-        for drop in found.dropped:
-            example = escape(drop.example)
-            dropped.add_row(drop.reason, f"{drop.count:,}", f"line {drop.line:,}", example)
-        console.print(dropped)
+    _show_dropped(found.dropped)
+    if len(found.sizes) > 1:
+        common = max(found.sizes, key=found.sizes.__getitem__)
+        typer.echo(
+            f"A model is over one size. Choose it: nmln train {paths[0]} --nodes {common}",
+        )
+
+
+def _show_dropped(dropped: "tuple[Dropped, ...]") -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    if not dropped:
+        return
+    table = Table("dropped because")
+    table.add_column("lines", justify="right")
+    table.add_column("first", justify="right")
+    table.add_column("there")
+    for drop in dropped:
+        example = escape(drop.example)
+        table.add_row(escape(drop.reason), f"{drop.count:,}", f"line {drop.line:,}", example)
+    Console(highlight=False).print(table)
+
+
+@data.command(
+    epilog="Examples:  nmln data corrupt  |  nmln data corrupt --rates 0.2,0.05,0.01 --seed 7"
+)
+def corrupt(
+    output: Output = Path("runs/smokers"),
+    rates: Annotated[
+        str, typer.Option(help="Corruption rates, noisiest first, separated by commas.")
+    ] = "0.1,0.01,0.005,0.0025,0.001",
+    copies: Annotated[
+        int, typer.Option(min=1, max=10_000_000, help="Corrupted copies at every level.")
+    ] = 10_000,
+    seed: Seed = 0,
+) -> None:
+    """Show what corruption does to the built-in friends-and-smokers world.
+
+    Corrupts it at every level of a ladder, and compares what happened with the exact expectation. Writes
+    levels.csv, summary.json and corrupted.db.
+    """
+    from nmln import workflow
+
+    one_thread()
+    _show_outcome(workflow.corrupt_builtin(output, _parse_rates(rates), copies, seed))
+
+
+def _parse_rates(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"--rates {text!r} is not a list of numbers. Separate them by commas: 0.1,0.01,0.001"
+        ) from None
+
+
+def _show_outcome(outcome: "Outcome") -> None:
+    from rich.columns import Columns
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.table import Table
+
+    from nmln.worlds import to_text, true_atoms
+
+    console = Console(highlight=False)
+    space = outcome.space
+    console.print(f"[bold]Friends and smokers[/]: {space.measure}\n")
+    original = set(true_atoms(space, outcome.world))
+    panels = [Panel(to_text(space, outcome.world), title="the world")]
+    for level, world in zip(outcome.levels, outcome.example, strict=True):
+        now = set(true_atoms(space, world))
+        lines = [f"[green]+ {atom}[/]" for atom in sorted(now - original)]
+        lines += [f"[red]- {atom}[/]" for atom in sorted(original - now)]
+        panels.append(
+            Panel("\n".join(lines) or "[dim]no change[/]", title=f"one copy at {level.rate:g}")
+        )
+    console.print(Columns(panels))
+
+    table = Table(title="\nWhat corruption does", title_justify="left", caption_justify="left")
+    for name in ("level", "rate", "changed", "exact", "whole", "exact", "swaps ≥", "score"):
+        table.add_column(name, justify="right")
+    table.caption = (
+        "changed: groups a copy; whole: copies without a change; swaps: worst-case bound with the "
+        "next level; score: mean over the copies of the sum of weight times true groundings"
+    )
+    for number, level in enumerate(outcome.levels):
+        bound = "" if level.swap_bound is None else f"{level.swap_bound:.0%}"
+        table.add_row(
+            str(number), f"{level.rate:g}",
+            f"{level.changed:.3f}", f"{level.changed_expected:.3f}",
+            f"{level.untouched:.1%}", f"{level.untouched_expected:.1%}", bound,
+            f"{level.score:.2f}",
+        )  # fmt: skip
+    console.print(table)
+    typer.echo("\nWritten: " + ", ".join(map(str, outcome.written)))

@@ -1,32 +1,62 @@
-"""`nmln likelihood`: how probable held-out worlds are."""
+"""`nmln likelihood`: how probable held-out worlds and molecules are."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import Seed, one_thread, progress
+from nmln.cli.common import Seed, one_thread, progress, warn
+
+if TYPE_CHECKING:
+    from nmln.workflow.likelihood import Mean
 
 
 def likelihood(
     run: Annotated[Path, typer.Argument(help="The folder of a run of training.")],
-    chains: Annotated[int, typer.Option(min=2, help="Annealed chains.")] = 100,
-    steps: Annotated[int, typer.Option(min=1, help="Steps from uniform to the model.")] = 1000,
+    chains: Annotated[int, typer.Option(min=2, help="Annealed chains, each way.")] = 100,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of annealing, each way.")] = 1000,
+    sweeps: Annotated[
+        int, typer.Option(min=3, help="Sweeps of the chains that lead from level to level.")
+    ] = 300,
     seed: Seed = 0,
 ) -> None:
-    """Estimate the log-likelihood of a run's training and test worlds.
+    """Estimate the log-likelihood of a run's training and test worlds, and molecules.
 
-    By annealed importance sampling from the uniform distribution; writes likelihood.json. log Z comes
-    out low on average: if few chains count, take more steps.
+    log Z comes from chains annealed from independent groups to the noisiest level and back, and from
+    worlds recorded at all levels. Where the estimates from below and from above lie far apart, take
+    more steps and sweeps. Writes likelihood.json.
     """
     one_thread()
     from nmln.workflow import likelihood as job
 
-    with progress("annealing", steps) as tick:
-        found = job.run(run, chains=chains, steps=steps, seed=seed, progress=lambda *_: tick())
-    test = "" if found.test is None else f", test {found.test:.2f}"
+    with progress("annealing", sweeps + 2 * steps) as tick:
+        done = 0
+
+        def advance(number: int, _: int) -> None:
+            nonlocal done
+            while done < number:
+                done += 1
+                tick()
+
+        found = job.run(run, chains=chains, steps=steps, sweeps=sweeps, seed=seed, progress=advance)
+    _tell("world", found.train_worlds, found.test_worlds)
+    if found.train_molecules is not None:
+        _tell("molecule", found.train_molecules, found.test_molecules)
+    part = found.partition
+    least, most = part.interval
     typer.echo(
-        f"nats a world: train {found.train:.2f}{test} (log Z {found.log_z:.2f} +- "
-        f"{found.log_z_error:.2f}, {found.effective_size:.0f} of {chains} chains count)"
+        f"log Z: {part.value:.2f} +- {part.error:.2f}, between {least:.2f} and {most:.2f} (from below "
+        f"{part.low:.2f} +- {part.low_error:.2f}, from above {part.high:.2f} +- {part.high_error:.2f}; "
+        f"{part.effective_size:.0f} of {chains} chains count)"
     )
+    if part.contradictory:
+        warn(
+            "the estimate from below is above the one from above: the chains have not settled. Take "
+            f"more sweeps, such as --sweeps {3 * sweeps}."
+        )
     typer.echo(f"Written: {run / 'likelihood.json'}")
+
+
+def _tell(what: str, train: "Mean", test: "Mean | None") -> None:
+    held_out = "" if test is None else f", test {test.value:.2f} +- {test.error:.2f}"
+    typer.echo(f"nats a {what}: train {train.value:.2f} +- {train.error:.2f}{held_out}")

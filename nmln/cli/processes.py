@@ -2,12 +2,18 @@
 
 import logging
 import os
+import signal
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 
 from nmln.cli.common import fail
+
+_EXPLAINED = (2, 130)  # how a process leaves that has said itself what is wrong
+_PARTNER_LOST = 3
 
 
 def alone() -> bool:
@@ -19,41 +25,61 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def start_processes(count: int, folder: Path) -> None:
-    """Run this command again in `count` processes and wait for them.
+def start_processes(count: int, folder: Path, arguments: Sequence[str] | None = None) -> None:
+    """Run this command again in `count` processes, or that with other `arguments`, and wait for them.
 
     When one is lost the others are ended, and the user is told how to go on from the last checkpoint.
     """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     os.environ["OMP_NUM_THREADS"] = "1"
-    settings = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=count,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        run_id=f"nmln-{os.getpid()}",
-        max_restarts=0,
-        monitor_interval=0.2,
-    )
-    try:
-        elastic_launch(settings, sys.executable)("-m", "nmln", *sys.argv[1:])
-    except SignalException:
-        raise typer.Exit(130) from None
-    except ChildFailedError as error:
-        # Those that only lost a partner leave with 3: the one to name is another.
-        failures = sorted(error.failures.items(), key=lambda one: one[1].exitcode == 3)
-        rank, failure = failures[0]
-        if failure.exitcode in (2, 130):
-            raise typer.Exit(failure.exitcode) from None  # it has said itself what is wrong
-        how = f"signal {-failure.exitcode}" if failure.exitcode < 0 else f"code {failure.exitcode}"
-        fail(
-            f"process {rank} of {count} was lost ({how}), and the others were ended. The last "
-            f"checkpoint holds the chains of all. Go on with: nmln train --resume {folder} (with "
-            "--processes 1 to do it in one)",
-            code=1,
+    # Where the processes leave marks for each other; the launcher would never clear its own away.
+    with tempfile.TemporaryDirectory(prefix="nmln-") as marks:
+        settings = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=count,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            run_id=f"nmln-{os.getpid()}",
+            max_restarts=0,
+            monitor_interval=0.2,
+            logs_specs=DefaultLogsSpecs(log_dir=marks),
         )
+        try:
+            elastic_launch(settings, sys.executable)(
+                "-m", "nmln", *(sys.argv[1:] if arguments is None else arguments)
+            )
+        except SignalException:
+            raise typer.Exit(130) from None
+        except ChildFailedError as error:
+            codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+            tell_loss(codes, count, folder)
+
+
+def tell_loss(codes: dict[int, int], count: int, folder: Path) -> None:
+    """Leave as the process did that failed first, and say how to go on if it could not say so itself."""
+    rank = min(codes, key=lambda one: _blame(codes[one]))
+    code = codes[rank]
+    if code in _EXPLAINED:
+        raise typer.Exit(code) from None
+    how = f"signal {-code}" if code < 0 else f"code {code}"
+    lost = f"process {rank} of {count} was lost ({how}), and the others were ended."
+    if not (folder / "config.json").exists():
+        fail(f"{lost} Nothing was kept yet: begin anew.", code=1)
+    fail(
+        f"{lost} The last checkpoint holds the chains of all. Go on with: nmln train --resume "
+        f"{folder} (with --processes 1 to do it in one)",
+        code=1,
+    )
+
+
+def _blame(code: int) -> int:
+    """Smaller for what explains more: some only lost a partner, some were ended by the launcher."""
+    if code in _EXPLAINED:
+        return 0
+    return {_PARTNER_LOST: 3, -signal.SIGTERM: 2}.get(code, 1)

@@ -1,83 +1,231 @@
-"""`nmln run`: the main job on the built-in data."""
+"""`nmln run`: the main job, from a file of molecules to a report."""
 
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nmln.cli.common import Seed, one_thread
-from nmln.files import InputError
+from nmln.cli.evaluate import _spinner as spinner
+from nmln.cli.processes import cores, start_processes
+from nmln.cli.train import _changes as parse_changes
+from nmln.files import InterruptedRunError
 
 if TYPE_CHECKING:
-    from nmln.workflow import Outcome
+    from rich.table import Table
+
+    from nmln.molecules.levels import Estimate
+    from nmln.workflow.main_job import Outcome, Settings
+
+_STAGES = 4
 
 
 def run(
-    output: Annotated[Path, typer.Option(help="Where the results go.")] = Path("runs/smokers"),
-    rates: Annotated[
-        str, typer.Option(help="Corruption rates, noisiest first, separated by commas.")
-    ] = "0.1,0.01,0.005,0.0025,0.001",
-    copies: Annotated[
-        int, typer.Option(min=1, max=10_000_000, help="Corrupted copies at every level.")
-    ] = 10_000,
+    data: Annotated[
+        str, typer.Option(help="A set of molecules by its name, or a .smi or .csv file.")
+    ] = "pubchem-10",
+    size: Annotated[
+        int | None,
+        typer.Option(
+            "--size", "--nodes", min=1, help="Heavy atoms, where there are several sizes."
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Of training; generating takes a third of it. [7]")
+    ] = None,
+    num_samples: Annotated[
+        int | None,
+        typer.Option(min=1, help="Attempts at each level. [as many as fit into the time]"),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="The folder of the results. [runs/main-NAME]")
+    ] = None,
     seed: Seed = 0,
+    processes: Annotated[int, typer.Option(min=0, help="0: one for each core.")] = 0,
+    change: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="Any setting of the training, as chains.moves=5; may be repeated."
+        ),
+    ] = None,
+    chains: Annotated[int, typer.Option(min=1, hidden=True)] = 100,
+    burn_in: Annotated[int, typer.Option(min=0, hidden=True)] = 300,
 ) -> None:
-    """Run the main job on the built-in data.
+    """Run the main job: learn from molecules, generate new ones, and tell how good they are.
 
-    Reads a friends-and-smokers world, corrupts it at every level of a ladder, and compares what
-    happened with the exact expectation. Writes levels.csv, summary.json and corrupted.db.
+    Trains on four fifths of the molecules, samples every noise level, compares with the fifth that was
+    kept apart, and writes report.html. Stopped at any time, the same command goes on where it stopped.
     """
-    from nmln import workflow
-
     one_thread()
-    _show_outcome(workflow.run(output, _parse_rates(rates), copies, seed))
+    from nmln.workflow import main_job
+
+    began = time.monotonic()
+    settings = main_job.Settings(
+        data, size, minutes, num_samples, seed, parse_changes(change or []), chains, burn_in
+    )
+    folder = output or Path("runs") / _name(data, size)
+    with _kept(shlex.join(["nmln", *sys.argv[1:]])):
+        settings = _prepare(folder, settings)
+        config = settings.config()
+        count = min(processes or cores(), config.chains.replicas, config.training.batch)
+        _train(folder, settings, count)
+        _generate(folder, settings, count)
+        _stage(4, "Evaluating every level and writing the report: about a minute.")
+        with spinner() as say:
+            outcome = main_job.conclude(folder, say)
+    _show(outcome, time.monotonic() - began)
 
 
-def _parse_rates(text: str) -> tuple[float, ...]:
+def _name(data: str, size: int | None) -> str:
+    """The folder of a job, by its data."""
+    name = re.sub(r"\.(gz|smi|smiles|txt|csv|tsv)", "", Path(data).name) or "job"
+    return f"main-{name}" if size is None else f"main-{name}-{size}"
+
+
+def _stage(number: int, text: str) -> None:
+    typer.secho(f"[{number}/{_STAGES}] ", fg="blue", bold=True, nl=False, err=True)
+    typer.echo(text, err=True)
+
+
+@contextmanager
+def _kept(command: str) -> Iterator[None]:
+    """Whoever stops the job is told how to go on with all of it."""
     try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(
-            f"--rates {text!r} is not a list of numbers. Separate them by commas: 0.1,0.01,0.001"
+        yield
+    except InterruptedRunError as error:
+        told = str(error).split(" Go on with:")[0]
+        raise InterruptedRunError(f"{told} Go on with: {command}") from None
+    except KeyboardInterrupt:
+        raise InterruptedRunError(
+            f"stopped. What is finished is kept. Go on with: {command}"
         ) from None
+    except (typer.Exit, SystemExit) as left:
+        code = left.exit_code if isinstance(left, typer.Exit) else left.code
+        if code not in (0, 2):
+            typer.echo(f"Or go on with the whole job: {command}", err=True)
+        raise
 
 
-def _show_outcome(outcome: "Outcome") -> None:
-    from rich.columns import Columns
+def _prepare(folder: Path, settings: "Settings") -> "Settings":
+    from nmln.workflow import main_job
+
+    main_job.check_kind(settings.data)
+    if (folder / "config.json").exists():
+        settings = main_job.begin(folder, settings)
+        _stage(1, f"{settings.data} was read before: going on in {folder}")
+        return settings
+    _stage(1, f"Reading {settings.data}: some thousand molecules a second.")
+    source = main_job.load(settings)
+    settings = main_job.begin(folder, settings)
+    typer.echo(
+        f"      {len(source.names):,} molecules: {len(source.train):,} to learn from, "
+        f"{len(source.test):,} kept apart. All results go to {folder}",
+        err=True,
+    )
+    return settings
+
+
+def _train(folder: Path, settings: "Settings", count: int) -> None:
+    from nmln.cli import app
+    from nmln.workflow import main_job
+
+    if main_job.trained(folder):
+        _stage(2, "Training was finished before.")
+        return
+    begun = (folder / "config.json").exists()
+    length = settings.config().training.minutes
+    time_told = "" if length is None else f" for {length:g} minutes in all"
+    _stage(
+        2,
+        f"{'Going on with the training' if begun else 'Training'}{time_told}, in {count} "
+        f"process{'es' if count > 1 else ''}.",
+    )
+    words = main_job.train_arguments(folder, settings, count)
+    if count > 1:
+        start_processes(count, folder, words)
+    else:
+        app(words, prog_name="nmln", standalone_mode=False)
+
+
+def _generate(folder: Path, settings: "Settings", count: int) -> None:
+    from nmln.cli import app
+    from nmln.workflow import generation, main_job, sampling
+
+    if main_job.sampled(folder):
+        _stage(3, "Generating was finished before.")
+        return
+    opened = sampling.open_run(folder)
+    settings = main_job.settle(folder, opened, settings, count)
+    command = shlex.join(["nmln", *sys.argv[1:]])
+    job = main_job.sample_job(folder, opened, settings, count, command)
+    left = job.settings.sweeps - min(job.sweeps_done(part) for part in range(job.settings.parts))
+    seconds = left * main_job.seconds_a_sweep(opened, settings, count)
+    _stage(
+        3,
+        f"Generating {settings.samples:,} molecules at each of {len(job.levels)} levels: about "
+        f"{seconds // 60:.0f}:{seconds % 60:02.0f} minutes.",
+    )
+    words = main_job.sample_arguments(folder)
+    if count == 1:
+        app([*words, "--processes", "1"], prog_name="nmln", standalone_mode=False)
+        return
+    start_processes(count, folder, words)
+    generation.finish(job, count)
+
+
+def _show(outcome: "Outcome", seconds: float) -> None:
     from rich.console import Console
-    from rich.panel import Panel
+
+    for text in outcome.findings:
+        typer.secho("note: ", fg="yellow", nl=False, err=True)
+        typer.echo(text, err=True)
+    Console(highlight=False).print(_table(outcome))
+    spent = ", ".join(f"{name} {_clock(one)}" for name, one in outcome.seconds.items())
+    typer.echo(f"{_clock(seconds)} now; {spent}.")
+    typer.echo(f"Report: {outcome.report}")
+
+
+def _table(outcome: "Outcome") -> "Table":
+    from rich.markup import escape
     from rich.table import Table
 
-    from nmln.worlds import to_text, true_atoms
-
-    console = Console(highlight=False)
-    space = outcome.space
-    console.print(f"[bold]Friends and smokers[/]: {space.measure}\n")
-    original = set(true_atoms(space, outcome.world))
-    panels = [Panel(to_text(space, outcome.world), title="the world")]
-    for level, world in zip(outcome.levels, outcome.example, strict=True):
-        now = set(true_atoms(space, world))
-        lines = [f"[green]+ {atom}[/]" for atom in sorted(now - original)]
-        lines += [f"[red]- {atom}[/]" for atom in sorted(original - now)]
-        panels.append(
-            Panel("\n".join(lines) or "[dim]no change[/]", title=f"one copy at {level.rate:g}")
-        )
-    console.print(Columns(panels))
-
-    table = Table(title="\nWhat corruption does", title_justify="left", caption_justify="left")
-    for name in ("level", "rate", "changed", "exact", "whole", "exact", "swaps ≥", "score"):
-        table.add_column(name, justify="right")
-    table.caption = (
-        "changed: groups a copy; whole: copies without a change; swaps: worst-case bound with the "
-        "next level; score: mean over the copies of the sum of weight times true groundings"
+    rank = outcome.levels[-1].rank
+    table = Table(
+        caption=escape(
+            "last: the target; [95 % interval over chains]; unique, in train: of the valid; recall: "
+            f"test molecules among the {rank:,} most frequent; covered: of the test set"
+        ),
+        caption_justify="left",
     )
-    for number, level in enumerate(outcome.levels):
-        bound = "" if level.swap_bound is None else f"{level.swap_bound:.0%}"
+    for name in ("level", "valid", "unique", "in train", f"recall@{rank:,}", "covered"):
+        table.add_column(name, justify="right")
+    for one in outcome.levels:
         table.add_row(
-            str(number), f"{level.rate:g}",
-            f"{level.changed:.3f}", f"{level.changed_expected:.3f}",
-            f"{level.untouched:.1%}", f"{level.untouched_expected:.1%}", bound,
-            f"{level.score:.2f}",
-        )  # fmt: skip
-    console.print(table)
-    typer.echo("\nWritten: " + ", ".join(map(str, outcome.written)))
+            escape(one.name),
+            escape(_with_interval(one.valid, 100, "{:.1f}")),
+            f"{one.found.unique.value:.0%}",
+            f"{one.known_train.value:.0%}",
+            escape(_with_interval(one.recall, 1, "{:.0f}")),
+            f"{one.found.coverage_test.value:.0%}",
+            style="bold" if one is outcome.levels[-1] else None,
+        )
+    return table
+
+
+def _with_interval(found: "Estimate", scale: float, form: str) -> str:
+    """A number and its interval, which may be unknown."""
+    value, *ends = (form.format(scale * number) for number in found)
+    percent = "%" if scale == 100 else ""
+    known = found.low == found.low
+    return f"{value}{percent} [{', '.join(ends)}]" if known else f"{value}{percent}"
+
+
+def _clock(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole // 60}:{whole % 60:02d}"

@@ -1,24 +1,23 @@
-"""Sets of small molecules: built in, from the directory that NMLN_DATA names, or from a file.
+"""Sets of small molecules: built in, from a directory, from a download, or from a file.
 
 | source | what it is |
 | --- | --- |
 | `pubchem-9`, `pubchem-10` | built in: neutral molecules of 9 and 10 heavy atoms known to PubChem |
-| `chembl-10`, `qm9-9`, … | the files `chembl_10.smi.gz`, `qm9_9.smi.gz`, … in that directory |
+| `chembl-10`, `qm9-9`, … | `chembl_10.smi.gz`, `qm9_9.smi.gz`, … in the directory that NMLN_DATA names |
+| `unfiltered/chembl-10`, … | the same in its folder `unfiltered` |
+| `qm9-9`, `moses-20`, … | where the directory has no such file: out of what `nmln data fetch` brought |
 | a path | `.smi` or `.csv`, or either with `.gz` |
 
 Whatever the source, molecules are canonicalised by the RDKit at hand and kept once, in the order of
 the file; what is not kept is counted by reason.
 """
 
-import csv
-import gzip
 import os
 import re
-import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -26,35 +25,29 @@ import torch
 from jaxtyping import Int64, Integer
 from torch import Tensor
 
-from nmln.files import InputError, read_lines
-from nmln.molecules.chemistry import (
-    Molecule,
-    Refusal,
-    encode_all,
-    order_atoms,
-    parse_all,
-    space_for,
+from nmln.files import InputError
+from nmln.molecules.chemistry import Molecule, Refusal, encode_all, order_atoms, space_for
+from nmln.molecules.downloads import SOURCES, cache_folder, select
+from nmln.molecules.smiles_files import (
+    SUFFIXES,
+    Watch,
+    parse_stream,
+    read_smiles,
+    stream_smiles,
 )
+from nmln.molecules.tally import Dropped, Tally
 from nmln.space import Space
+
+__all__ = [
+    "BUILT_IN", "DIRECTORY", "SUFFIXES", "Description", "Dropped", "Known", "Molecules", "describe",
+    "is_source", "known", "load", "read_smiles", "split",
+]  # fmt: skip
 
 BUILT_IN = ("pubchem-9", "pubchem-10")
 DIRECTORY = "NMLN_DATA"
-SUFFIXES = (".smi", ".smi.gz", ".csv", ".csv.gz")
 
-_NAME = re.compile(r"([A-Za-z][A-Za-z0-9]*)-(\d+)")
-
-
-@dataclass(frozen=True)
-class Dropped:
-    """How many lines were left out for one reason, with the first of them."""
-
-    reason: str
-    count: int
-    line: int
-    example: str
-
-    def __str__(self) -> str:
-        return f"{self.count:,} x {self.reason} (first in line {self.line}: {self.example})"
+_NAME = re.compile(r"(unfiltered/)?([A-Za-z][A-Za-z0-9]*)-(\d+)")
+_SHOWN = 20  # sizes in a message
 
 
 @dataclass(frozen=True)
@@ -69,6 +62,26 @@ class Molecules:
 
     def __len__(self) -> int:
         return len(self.smiles)
+
+    @classmethod
+    def read(
+        cls,
+        source: str | Path,
+        size: int | None = None,
+        atoms: Sequence[str] | None = None,
+        processes: int = 1,
+    ) -> "Molecules":
+        """The molecules of a file or a set, as `load` reads them; `size` counts heavy atoms."""
+        return load(source, size, atoms, processes)
+
+    def split(self, seed: int = 0, share: float = 0.8) -> tuple["Molecules", "Molecules"]:
+        """Those to train on and those to test on, by the seeded split that a run makes."""
+        train, test = split(len(self), seed, share)
+        return self._at(train), self._at(test)
+
+    def _at(self, places: Int64[Tensor, " places"]) -> "Molecules":
+        smiles = tuple(self.smiles[place] for place in places.tolist())
+        return replace(self, worlds=self.worlds[places], smiles=smiles)
 
 
 @dataclass(frozen=True)
@@ -85,6 +98,15 @@ class Description:
     dropped: tuple[Dropped, ...]
 
 
+@dataclass(frozen=True)
+class Known:
+    """The name of a set and where it comes from."""
+
+    name: str
+    place: str
+    note: str = ""
+
+
 def load(
     source: str | Path,
     nodes: int | None = None,
@@ -97,16 +119,24 @@ def load(
     those in `atoms`: then molecules with others are dropped. One process was measured to read 1,000 to
     3,000 lines a second; more `processes` help with large files where cores are idle.
     """
-    lines, molecules, tally = _read(source, processes)
-    sizes = _sizes(molecules)
-    if not sizes:
-        raise InputError(f"no molecules among {lines:,} lines. {tally}", str(source))
+    if str(source).lower() in SOURCES and nodes is not None:
+        source = f"{source}-{nodes}"
+    tally, sizes = Tally(), Counter[int]()
+    molecules: list[tuple[int, Molecule]] = []
+    for number, molecule in _distinct(source, processes, tally):
+        size = len(molecule.atoms)
+        sizes[size] += 1
+        if nodes in (None, size):
+            molecules.append((number, molecule))
+        else:
+            tally.add(number, "another size", f"{molecule.smiles} has {size} heavy atoms.")
     if nodes is None:
         if len(sizes) > 1:
-            common = max(sizes, key=sizes.__getitem__)
+            (common, _), *_ = sizes.most_common(1)
             raise InputError(
                 "one model is over one domain, but these molecules have several sizes (heavy atoms: "
-                f"molecules): {_show(sizes)}. Choose one, such as nodes={common}.",
+                f"molecules): {_show(sizes)}. Choose one: --nodes {common} on the command line, "
+                f"size={common} in Python.",
                 str(source),
             )
         (nodes,) = sizes
@@ -116,7 +146,7 @@ def load(
             f"{_show(sizes)}.",
             str(source),
         )
-    occurring = {name for _, one in molecules if len(one.atoms) == nodes for name in one.atoms}
+    occurring = {name for _, molecule in molecules for name in molecule.atoms}
     space = space_for(order_atoms(occurring) if atoms is None else atoms, nodes)
     encoded = encode_all(space, (molecule for _, molecule in molecules))
     for position, refusal in encoded.refused:
@@ -128,12 +158,16 @@ def load(
     return Molecules(str(source), space, encoded.worlds, encoded.smiles, tally.dropped())
 
 
-def describe(source: str | Path, processes: int = 1) -> Description:
-    """What a source holds, whatever the sizes; reads it like `load`."""
-    lines, molecules, tally = _read(source, processes)
-    counts = Counter(name for _, molecule in molecules for name in set(molecule.atoms))
-    atoms = {name: counts[name] for name in order_atoms(counts)}
-    return Description(str(source), lines, _sizes(molecules), atoms, tally.dropped())
+def describe(source: str | Path, processes: int = 1, watch: Watch | None = None) -> Description:
+    """What a source holds, whatever the sizes; reads it like `load`, without keeping it in memory."""
+    tally, sizes, atoms = Tally(), Counter[int](), Counter[str]()
+    for _, molecule in _distinct(source, processes, tally, watch):
+        sizes[len(molecule.atoms)] += 1
+        atoms.update(set(molecule.atoms))
+    dropped = tally.dropped()
+    lines = sum(sizes.values()) + sum(drop.count for drop in dropped)
+    ordered = {name: atoms[name] for name in order_atoms(atoms)}
+    return Description(str(source), lines, dict(sorted(sizes.items())), ordered, dropped)
 
 
 def split(
@@ -157,155 +191,104 @@ def split(
 
 def is_source(name: str | Path) -> bool:
     """Whether this is named like a source of molecules, present or not."""
-    text = str(name)
-    return text.lower().endswith(SUFFIXES) or (_NAME.fullmatch(text) is not None)
+    text = str(name).lower()
+    return text.endswith(SUFFIXES) or text in SOURCES or _NAME.fullmatch(text) is not None
 
 
-def read_smiles(path: str | Path) -> list[tuple[int, str]]:
-    """The numbered SMILES of a `.smi` or `.csv` file, plain or with `.gz`, not yet looked at.
-
-    A `.smi` line may have a name after white space. A `.csv` column is found by its header, `smiles`
-    in any case (or something that ends so); without a header it is the first. Blank lines and those
-    that begin with `#` are skipped.
-    """
-    name = str(path).lower()
-    if not name.endswith(SUFFIXES):
-        raise InputError(
-            f"molecules come in files that end in {', '.join(SUFFIXES)}, or in sets with names such "
-            f"as {BUILT_IN[0]}. Rename it, or give such a name.",
-            str(path),
-        )
-    numbered = _unzip(Path(path)) if name.endswith(".gz") else read_lines(path)
-    wanted = ((n, line) for n, line in numbered if line.strip() and not line.startswith("#"))
-    try:
-        return list(_columns(wanted) if ".csv" in name[-7:] else _first_words(wanted))
-    except csv.Error as error:
-        raise InputError(f"this is not comma-separated text: {error}.", str(path)) from None
+def known() -> list[Known]:
+    """The names that can be read now, each where it is looked for first, and those to fetch."""
+    found = [Known(name, "built in", "small molecules known to PubChem") for name in BUILT_IN]
+    if directory := os.environ.get(DIRECTORY):
+        for prefix in ("", "unfiltered/"):
+            found += (Known(prefix + name, DIRECTORY) for name in _held(Path(directory) / prefix))
+    names = {one.name for one in found}
+    found += (Known(name, "cache") for name in _held(cache_folder(), SOURCES) if name not in names)
+    for source in SOURCES.values():
+        fetched = (cache_folder() / source.file).exists()
+        note = f"{source.title}, {source.megabytes} MB; {source.licence}"
+        place = "cache" if fetched else f"nmln data fetch {source.name}"
+        found.append(Known(f"{source.name}-SIZE", place, note))
+    return found
 
 
-def _first_words(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    for position, (number, line) in enumerate(lines):
-        word = line.split()[0]
-        if position or not _is_header(word):
-            yield number, word
-
-
-def _columns(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    numbers: list[int] = []
-
-    def text() -> Iterator[str]:
-        for number, line in lines:
-            numbers.append(number)
-            yield line + "\n"
-
-    column, start = (
-        0,
-        0,
-    )  # a quoted cell may run over several lines: a row begins where the last ended
-    for position, row in enumerate(csv.reader(text())):
-        number, start = numbers[start], len(numbers)
-        if position == 0:
-            exact = [i for i, cell in enumerate(row) if cell.strip().lower() == "smiles"]
-            found = exact or [i for i, cell in enumerate(row) if _is_header(cell)]
-            column = found[0] if found else 0
-            if found:
-                continue
-        yield number, row[column].strip() if column < len(row) else ""
-
-
-def _is_header(word: str) -> bool:
-    return word.strip().lower().endswith("smiles")
-
-
-def _unzip(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        with gzip.open(path, "rt", encoding="utf-8-sig", newline="\n") as file:
-            for number, line in enumerate(file, 1):
-                yield number, line.rstrip("\r\n")
-    except FileNotFoundError:
-        raise InputError("there is no such file. Check the path.", str(path)) from None
-    except IsADirectoryError:
-        raise InputError("this is a directory. Name a file in it.", str(path)) from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(
-            f"this is no whole gzip file: {error}. Fetch it again.", str(path)
-        ) from None
-    except UnicodeDecodeError:
-        raise InputError("what is packed here is not UTF-8 text.", str(path)) from None
+def _held(folder: Path, families: Collection[str] | None = None) -> list[str]:
+    """The names of the sets in a folder, by family and size."""
+    pairs = (file.name.removesuffix(".smi.gz").split("_") for file in folder.glob("*_*.smi.gz"))
+    named = [
+        (family, int(size))
+        for family, size in (pair for pair in pairs if len(pair) == 2)
+        if size.isdigit() and (families is None or family in families)
+    ]
+    return [f"{family}-{size}" for family, size in sorted(named)]
 
 
 @contextmanager
-def _located(source: str | Path) -> Iterator[Path]:
-    """The file behind the name of a set, or behind a path."""
+def _located(source: str | Path, processes: int) -> Iterator[tuple[Path, bool | None]]:
+    """The file behind a name or a path; True with it if it is a table whatever it is called."""
     text = str(source)
+    named = None if text.lower().endswith(SUFFIXES) else _NAME.fullmatch(text)
     if text in BUILT_IN:
         with as_file(files("nmln") / "data" / f"{text}.smi") as path:
-            yield path
-        return
-    named = None if text.lower().endswith(SUFFIXES) else _NAME.fullmatch(text)
-    yield Path(source) if named is None else _in_directory(text, f"{named[1]}_{named[2]}.smi.gz")
+            yield path, None
+    elif text.lower() in SOURCES:
+        path = cache_folder() / SOURCES[text.lower()].file
+        if not path.exists():
+            raise InputError(f"{text} is not here yet. Fetch it: nmln data fetch {text.lower()}")
+        yield path, True
+    else:
+        path = Path(source) if named is None else _named(text, named, processes)
+        yield path, None
 
 
-def _in_directory(name: str, file: str) -> Path:
+def _named(text: str, parts: re.Match[str], processes: int) -> Path:
+    """The file of a set: in the directory, or out of a download."""
+    prefix, family, size = parts.groups()
     directory = os.environ.get(DIRECTORY)
-    if not directory:
-        raise InputError(
-            f"{name} is not built in (built in: {', '.join(BUILT_IN)}). Set the environment variable "
-            f"{DIRECTORY} to a directory that holds {file}, or give the path of a file."
-        )
-    path = Path(directory) / file
-    if not path.is_file():
-        held = sorted(each.name.removesuffix(".smi.gz") for each in path.parent.glob("*_*.smi.gz"))
-        raise InputError(
-            f"{name} would be the file {file} in the directory that {DIRECTORY} names, {directory}, "
-            f"but it is not there. Sets there: {', '.join(held).replace('_', '-') or 'none'}."
-        )
-    return path
+    file = f"{prefix or ''}{family}_{size}.smi.gz"
+    if directory and (path := Path(directory) / file).is_file():
+        return path
+    source = None if prefix else SOURCES.get(family.lower())
+    if source is not None and (selected := select(source, int(size), processes)):
+        return selected.path
+    fetch = f"Fetch it: nmln data fetch {source.name} --size {size}. Or set" if source else "Set"
+    looked = ""
+    if directory:
+        held = ", ".join(_held(Path(directory) / (prefix or ""))) or "none"
+        looked = f", and {file} is not in {directory}, which {DIRECTORY} names (sets there: {held})"
+    raise InputError(
+        f"{text} is not built in (built in: {', '.join(BUILT_IN)}){looked}. {fetch} the environment "
+        f"variable {DIRECTORY} to a directory that holds {file}, or give the path of a file."
+    )
 
 
-class _Tally:
-    """Counts what is dropped, by reason, and remembers the first line of each."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self._first: dict[str, tuple[int, str]] = {}
-
-    def add(self, line: int, reason: str, example: str) -> None:
-        self._counts[reason] += 1
-        if reason not in self._first or line < self._first[reason][0]:
-            self._first[reason] = (line, example)
-
-    def dropped(self) -> tuple[Dropped, ...]:
-        """The most frequent reason first."""
-        return tuple(Dropped(r, n, *self._first[r]) for r, n in self._counts.most_common())
-
-    def __str__(self) -> str:
-        return "Dropped: " + ("; ".join(map(str, self.dropped())) or "nothing") + "."
-
-
-def _read(source: str | Path, processes: int) -> tuple[int, list[tuple[int, Molecule]], _Tally]:
-    """How many lines a source has, its different molecules with their lines, and what is dropped."""
-    with _located(source) as path:
-        lines = read_smiles(path)
-    tally = _Tally()
+def _distinct(
+    source: str | Path, processes: int, tally: Tally, watch: Watch | None = None
+) -> Iterator[tuple[int, Molecule]]:
+    """The different molecules of a source with their lines; what is dropped is tallied."""
     first: dict[str, int] = {}
-    molecules: list[tuple[int, Molecule]] = []
-    parsed = parse_all([text for _, text in lines], processes)
-    for (number, _), found in zip(lines, parsed, strict=True):
-        if isinstance(found, Refusal):
-            tally.add(number, found.reason, found.detail)
-        elif found.smiles in first:
-            example = f"{found.smiles} stands in line {first[found.smiles]} already."
-            tally.add(number, "duplicate", example)
-        else:
-            first[found.smiles] = number
-            molecules.append((number, found))
-    return len(lines), molecules, tally
+    empty = True
+    with _located(source, processes) as (path, table):
+        for number, found in parse_stream(stream_smiles(path, table, watch), processes):
+            empty = False
+            if isinstance(found, Refusal):
+                tally.add(number, found.reason, found.detail)
+            elif found.smiles in first:
+                example = f"{found.smiles} stands in line {first[found.smiles]} already."
+                tally.add(number, "duplicate", example)
+            else:
+                first[found.smiles] = number
+                yield number, found
+    if empty:
+        raise InputError(
+            "there are no molecules: the file is empty, or has nothing below its header.",
+            str(source),
+        )
+    if not first:
+        raise InputError(f"no line is a molecule that can be used. {tally}", str(source))
 
 
-def _sizes(molecules: list[tuple[int, Molecule]]) -> dict[int, int]:
-    return dict(sorted(Counter(len(molecule.atoms) for _, molecule in molecules).items()))
-
-
-def _show(sizes: dict[int, int]) -> str:
-    return ", ".join(f"{size}: {count:,}" for size, count in sizes.items())
+def _show(sizes: Counter[int]) -> str:
+    """The sizes in order; of very many the most common ones."""
+    shown = ", ".join(f"{size}: {count:,}" for size, count in sorted(sizes.most_common(_SHOWN)))
+    others = len(sizes) - _SHOWN
+    return f"{shown}, and {others} others" if others > 0 else shown

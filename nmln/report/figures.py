@@ -3,7 +3,10 @@
 matplotlib is imported only when something is drawn; nothing is shown and no global figure is opened.
 """
 
+import re
 from collections.abc import Callable, Sequence
+from hashlib import sha256
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +18,9 @@ if TYPE_CHECKING:
 
 WIDE = (7.2, 2.9)
 """Two panels side by side across a page, in inches."""
+
+PANEL = (3.9, 2.7)
+"""One of several plots on a page."""
 
 COLOURS = {
     "exact": "#222222",
@@ -57,20 +63,49 @@ def draw(
     The same picture gives the same bytes: no dates, no random names.
     """
     import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = _blank(size)
         paint(figure)
         return _save(figure, stem, "png", "Software"), _save(figure, stem, "svg", "Date", "Creator")
 
 
-def inline(path: Path) -> str:
-    """A figure that was kept as SVG, without the head of its file: to be put into a page."""
-    text = path.read_text(encoding="utf-8")
-    return text[text.index("<svg") :]
+def panel(paint: Callable[["Axes"], None], size: tuple[float, float] = PANEL) -> str:
+    """One plot as SVG to be put into a page, on a ground that shows through; its text stays text."""
+    import matplotlib
+
+    with matplotlib.rc_context({**STYLE, "svg.fonttype": "none"}):
+        figure = _blank(size)
+        paint(figure.add_subplot())
+        file = StringIO()
+        unsaid = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(file, format="svg", metadata=unsaid, transparent=True)
+    svg = file.getvalue()
+    # The names inside are the same in every plot, but a page may hold each only once.
+    name = sha256(svg.encode()).hexdigest()[:8]
+    return re.sub(r'( id="|url\(#|href="#)', rf"\g<1>p{name}-", svg[svg.index("<svg") :])
+
+
+def literal(text: str) -> str:
+    """Text that a figure shows as it is: a dollar sign would begin a formula."""
+    return text.replace("$", r"\$")
+
+
+def level_colours(count: int) -> list[Any]:
+    """A colour for every level; the target, which comes last, stands out most."""
+    from matplotlib import colormaps
+
+    scale = colormaps["viridis"]
+    return [scale(0.7 - 0.66 * i / max(1, count - 1)) for i in range(count)]
+
+
+def _blank(size: tuple[float, float]) -> "Figure":
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def _save(figure: "Figure", stem: Path, kind: str, *unsaid: str) -> Path:

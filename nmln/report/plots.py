@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nmln.diagnostics import GOOD_RHAT, Diagnostics
+from nmln.report.figures import level_colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import Colormap
 
 _GOOD, _BAD, _GREY = "#0072B2", "#D55E00", "#888888"
 
@@ -55,7 +55,7 @@ def plot_journeys(axes: "Axes", found: Diagnostics) -> None:
     where = np.argsort(walkers, axis=1)
     first = len(found.recording.walkers) - len(walkers)
     across = (first + np.arange(len(where))) * found.stride
-    for walker, colour in enumerate(_colours(found.levels)):
+    for walker, colour in enumerate(level_colours(found.levels)):
         axes.plot(across, where[:, walker], color=colour, linewidth=0.8)
     names = level_names(found)
     axes.set_yticks(range(found.levels), names)
@@ -84,7 +84,7 @@ def plot_round_trips(axes: "Axes", found: Diagnostics) -> None:
 def plot_autocorrelation(axes: "Axes", found: Diagnostics) -> None:
     """The autocorrelation of the score at every level."""
     names = level_names(found)
-    for level, colour in enumerate(_colours(found.levels)):
+    for level, colour in enumerate(level_colours(found.levels)):
         function = found.autocorrelation[level]
         across = np.arange(len(function)) * found.stride
         axes.plot(across, function, color=colour, label=names[level])
@@ -99,7 +99,7 @@ def plot_scores(axes: "Axes", found: Diagnostics) -> None:
     trace = found.recording.traces["score"][:, -1]
     across = np.arange(len(trace)) * found.stride
     shown = min(6, trace.shape[1])
-    for chain, colour in enumerate(_colours(shown)):
+    for chain, colour in enumerate(level_colours(shown)):
         axes.plot(across, trace[:, chain], color=colour, linewidth=0.7)
     axes.set_xlabel("sweep")
     axes.set_title(f"Score at the target, {shown} of {found.chains} chains")
@@ -155,10 +155,3 @@ def _mark_levels(axes: "Axes", found: Diagnostics) -> None:
 
 def _slanted(found: Diagnostics) -> dict:
     return {"rotation": 30, "ha": "right"} if found.levels > 6 else {}
-
-
-def _colours(count: int) -> list:
-    from matplotlib import colormaps
-
-    scale: Colormap = colormaps["viridis"]
-    return [scale(0.9 * i / max(1, count - 1)) for i in range(count)]

@@ -1,16 +1,17 @@
 """One page that says how well a run mixes: sentences first, then numbers, then plots."""
 
 import json
-from collections.abc import Callable, Sequence
-from html import escape
+from collections.abc import Callable
+from functools import partial
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmln.diagnostics import Diagnostics
 from nmln.files import plain, write_lines
-from nmln.report import plots
-from nmln.report.figures import draw, inline
+from nmln.report import page, plots
+from nmln.report.figures import draw
+from nmln.report.page import Html, Section, write_page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,32 +38,38 @@ def write_summary(path: str | Path, found: Diagnostics, title: str = "Sampler") 
     numbers = path.with_suffix(".json")
     write_lines(numbers, [json.dumps(plain(found.to_dict()), indent=2)])
     figures = draw(path.with_suffix(""), lambda figure: _paint(figure, found), (11, 9.5))
-    write_lines(path, [summary_page(found, title, inline(figures[1]))])
+    write_page(path, title, summary_sections(found))
     return [path, numbers, *figures]
 
 
-def summary_page(found: Diagnostics, title: str, figure: str) -> str:
-    """The page as one self-contained HTML text, around the plots as SVG."""
+def summary_sections(found: Diagnostics) -> list[Section]:
+    """How well chains mix, as parts of a page."""
     complaints = found.findings()
     verdict = (
-        "<ul class='bad'>" + "".join(f"<li>{escape(text)}</li>" for text in complaints) + "</ul>"
+        page.bad(complaints)
         if complaints
-        else "<p class='good'>Nothing to complain about: chains mix and walkers travel.</p>"
+        else page.good("Nothing to complain about: chains mix and walkers travel.")
     )
-    return _PAGE.format(
-        title=escape(title),
-        verdict=verdict,
-        facts=_facts(found),
-        levels=_level_table(found),
-        mixing=_mixing_table(found),
-        figure=figure,
-    )
+    shown = [partial(_draw, plot, found) for plot in _chosen(found)]
+    return [
+        Section("Findings", verdict),
+        Section("The run", _facts(found)),
+        Section("Levels, from the noisiest to the target", _level_table(found)),
+        Section("Mixing", _mixing_table(found)),
+        Section("Plots", page.panels(shown)),
+    ]
+
+
+def _draw(plot: Plot, found: Diagnostics, axes: "Axes") -> None:
+    plot(axes, found)
+
+
+def _chosen(found: Diagnostics) -> list[Plot]:
+    return [*LADDER, *ALWAYS, plots.plot_journeys] if found.levels > 1 else list(ALWAYS)
 
 
 def _paint(figure: "Figure", found: Diagnostics) -> None:
-    chosen: list[Plot] = list(ALWAYS)
-    if found.levels > 1:
-        chosen = [*LADDER, *ALWAYS, plots.plot_journeys]
+    chosen = _chosen(found)
     rows = -(-len(chosen) // 3)
     grid = figure.add_gridspec(rows, 3)
     for index, plot in enumerate(chosen):
@@ -72,7 +79,7 @@ def _paint(figure: "Figure", found: Diagnostics) -> None:
         plot(figure.add_subplot(place), found)
 
 
-def _facts(found: Diagnostics) -> str:
+def _facts(found: Diagnostics) -> Html:
     evaluations = found.score_evaluations + found.slope_evaluations
     facts = [
         ("chains", f"{found.chains} replicas of {found.levels} levels"),
@@ -92,10 +99,10 @@ def _facts(found: Diagnostics) -> str:
             ),
             ("restarts at the target", f"{found.restarts:,}"),
         ]
-    return _rows([f"<th>{name}</th><td>{value}</td>" for name, value in facts])
+    return page.facts(facts)
 
 
-def _level_table(found: Diagnostics) -> str:
+def _level_table(found: Diagnostics) -> Html:
     names = plots.level_names(found)
     head = [
         "level",
@@ -105,7 +112,7 @@ def _level_table(found: Diagnostics) -> str:
         "hops/s",
         "swaps with next",
     ]
-    rows = ["".join(f"<th>{escape(name)}</th>" for name in head)]
+    rows = []
     for level in range(found.levels):
         swap = f"{found.swap_probability[level]:.0%}" if level < found.levels - 1 else "target"
         cells = [
@@ -116,11 +123,11 @@ def _level_table(found: Diagnostics) -> str:
             f"{found.hops_per_second[level]:,.0f}",
             swap,
         ]
-        rows.append("".join(f"<td>{cell}</td>" for cell in cells))
-    return _rows(rows)
+        rows.append(cells)
+    return page.table(head, rows)
 
 
-def _mixing_table(found: Diagnostics) -> str:
+def _mixing_table(found: Diagnostics) -> Html:
     head = (
         "at the target",
         "mean",
@@ -130,11 +137,11 @@ def _mixing_table(found: Diagnostics) -> str:
         "ESS/s",
         "ESS per 1,000 worlds",
     )
-    rows = ["".join(f"<th>{name}</th>" for name in head)]
+    rows = []
     for name, levels in found.mixing.items():
         one = levels[-1]
         cells = [
-            escape(name),
+            name,
             f"{one.mean:.4g}",
             "never changes" if isnan(one.ess) else f"{one.ess:,.0f}",
             f"{one.rhat:.3f}",
@@ -142,47 +149,9 @@ def _mixing_table(found: Diagnostics) -> str:
             f"{one.ess_per_second:,.1f}",
             f"{1000 * one.ess_per_evaluation:.2f}",
         ]
-        rows.append("".join(f"<td>{cell}</td>" for cell in cells))
-    return _rows(rows)
+        rows.append(cells)
+    return page.table(head, rows)
 
 
 def _share(number: float) -> str:
     return "none" if isnan(number) else f"{number:.0%}"
-
-
-def _rows(rows: Sequence[str]) -> str:
-    return "<table>" + "".join(f"<tr>{row}</tr>" for row in rows) + "</table>"
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 68rem; margin: 2rem auto;
-  padding: 0 1rem }}
-h1 {{ font-size: 1.6rem }} h2 {{ font-size: 1.15rem; margin-top: 2rem }}
-table {{ border-collapse: collapse; margin: 0.5rem 0 }}
-td, th {{ padding: 0.2rem 0.9rem 0.2rem 0; text-align: right; border-bottom: 1px solid #ddd }}
-td:first-child, th:first-child {{ text-align: left }}
-.bad {{ background: #fdf1e7; border-left: 4px solid #d55e00; padding: 0.7rem 1rem 0.7rem 2rem }}
-.good {{ background: #eaf4fa; border-left: 4px solid #0072b2; padding: 0.7rem 1rem }}
-svg {{ width: 100%; height: auto }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-{verdict}
-<h2>The run</h2>
-{facts}
-<h2>Levels, from the noisiest to the target</h2>
-{levels}
-<h2>Mixing</h2>
-{mixing}
-<h2>Plots</h2>
-{figure}
-</body>
-</html>
-"""

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from copy import deepcopy
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from nmln.files import InputError
 from nmln.potentials.base import ScoreError
@@ -24,51 +25,47 @@ class Return(NamedTuple):
         return f"step {self.at}: {self.reason}; back to step {self.to} with half the learning rate"
 
 
-def train(trainer: Trainer, *, good_every: int = 200) -> Iterator[Metrics | Return]:
+def train(
+    trainer: Trainer, *, good_every: int = 200, guard: "Guard | None" = None
+) -> Iterator[Metrics | Return]:
     """Train up to the configured number of steps, giving the metrics of every step.
 
     Every `good_every` steps a state that looks healthy is kept in memory. When a run diverges it goes
     back there with half the learning rate, gives a `Return` that says why, and after the configured
-    number of `retries` ends with a `DivergenceError`.
+    number of `retries` ends with a `DivergenceError`. Who saves the run hands in the guard, and saves
+    it too: then a resumed run goes back when and where the uninterrupted one does.
     """
-    steps, retries = trainer.config.training.steps, trainer.config.training.retries
-    good, reasons = deepcopy(trainer.tree()), []
-    watch = Watch(trainer)
-    while trainer.step_number < steps:
+    guard = guard or Guard.of(trainer)
+    while trainer.step_number < trainer.config.training.steps:
         try:
             metrics = trainer.step()
-            reason = watch.look(metrics)
+            reason = guard.look(metrics)
         except ScoreError as error:
             metrics, reason = None, f"a score is not a number ({error})"
         if trainer.ranks.agree(reason is not None):
-            at = trainer.step_number
-            reasons.append(reason or "another process saw it")
-            if len(reasons) > retries:
-                told = "; ".join(reasons)
-                raise DivergenceError(
-                    f"training diverged {len(reasons)} times, each time after going back with half the "
-                    f"learning rate ({told}). Take a smaller learning rate, more moves a step "
-                    "(chains.moves), an energy penalty (optimiser.energy_penalty) or a smaller network."
-                )
-            slowed = trainer.slowed / 2
-            trainer.restore(good)
-            trainer.slowed = slowed
-            watch = Watch(trainer)
-            yield Return(at, trainer.step_number, reasons[-1])
+            yield guard.go_back(trainer, reason or "another process saw it")
             continue
         assert metrics is not None
-        if trainer.step_number % good_every == 0 and watch.healthy:
-            good = deepcopy(trainer.tree())
+        if trainer.step_number % good_every == 0 and guard.healthy:
+            guard.good = deepcopy(trainer.tree())
         yield metrics
 
 
-class Watch:
-    """Looks at the metrics for signs of a run that has left the road."""
+@dataclass
+class Guard:
+    """Looks for signs of a run that has left the road, and knows the way back."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        groups = trainer.space.groups
-        self.widest_gap = 2.0 * groups  # nats: more than every group of every world being off
-        self.frozen, self.apart = 0, 0
+    good: dict[str, Any]  # the trainer's last state that looked healthy
+    widest_gap: float
+    reasons: list[str] = field(default_factory=list)  # of all returns so far
+    frozen: int = 0  # for how many steps the chains have stood still
+    apart: int = 0  # for how many steps data and chains have been far from each other
+
+    @staticmethod
+    def of(trainer: Trainer) -> "Guard":
+        """A guard that has seen nothing yet and takes the trainer as it is for healthy."""
+        # In nats: more than every group of every world being off.
+        return Guard(deepcopy(trainer.tree()), 2.0 * trainer.space.groups)
 
     def look(self, metrics: Metrics) -> str | None:
         """The reason to go back, if there is one."""
@@ -89,3 +86,35 @@ class Watch:
     @property
     def healthy(self) -> bool:
         return self.frozen == 0 and self.apart == 0
+
+    def go_back(self, trainer: Trainer, reason: str) -> Return:
+        """Put the trainer back to its last good state with half the learning rate, or give up."""
+        at, slowed = trainer.step_number, trainer.slowed / 2
+        self.reasons.append(reason)
+        if len(self.reasons) > trainer.config.training.retries:
+            raise DivergenceError(
+                f"training diverged {len(self.reasons)} times, each time after going back with half "
+                f"the learning rate ({'; '.join(self.reasons)}). Take a smaller learning rate, more "
+                "moves a step (chains.moves), an energy penalty (optimiser.energy_penalty) or a "
+                "smaller network."
+            )
+        trainer.restore(deepcopy(self.good))
+        trainer.slowed = slowed
+        self.frozen = self.apart = 0
+        return Return(at, trainer.step_number, reason)
+
+    # All that must be kept to go on.
+
+    def tree(self) -> dict[str, Any]:
+        """The guard as named tensors and plain values."""
+        return {
+            "good": self.good,
+            "reasons": list(self.reasons),
+            "frozen": self.frozen,
+            "apart": self.apart,
+        }
+
+    def restore(self, tree: dict[str, Any]) -> None:
+        """Go on from a tree."""
+        self.good, self.reasons = tree["good"], list(tree["reasons"])
+        self.frozen, self.apart = tree["frozen"], tree["apart"]

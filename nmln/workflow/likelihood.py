@@ -1,62 +1,168 @@
-"""The held-out log-likelihood of a trained model, by annealed importance sampling."""
+"""The held-out log-likelihood of a trained model, with log Z from both sides.
+
+Chains are annealed from independent groups, with the marginals of the data, to the noisiest level and
+back again. From there to the target it goes level by level, by worlds recorded at all of them. Uniform
+worlds are much further away: they have the wrong atoms and far too many bonds. And the levels overlap
+well, as they must to exchange worlds, which a way from noise straight to the target cannot use.
+"""
 
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import pairwise
+from math import log
 from pathlib import Path
 
 import torch
-from jaxtyping import Integer
+from jaxtyping import Float64, Integer
 from torch import Generator, Tensor
 
 from nmln.config import configure
 from nmln.files import InputError, plain, write_lines
 from nmln.kernels.defaults import kernel_named
 from nmln.model import Model
-from nmln.partition import annealed
+from nmln.molecules.likelihood import Structures, log_probabilities
+from nmln.partition import ScaledPotential, mbar, stepping_stone
+from nmln.partition.blocks import effective_size, label_blocks, log_mean, standard_error
+from nmln.potentials.base import BasePotential
+from nmln.potentials.independent import IndependentPotential
+from nmln.sampler import sample
+from nmln.types import Alternatives, Groups, Kernel, Scores, Slopes, State, Values
 from nmln.workflow import sampling, sources
 from nmln.workflow.training import read_head
+
+CHAINS, STEPS, SWEEPS = 100, 1000, 300
+_MOST_BATCHES = 100  # of starts drawn before hard formulas are found too strict
+
+Progress = Callable[[int, int], None]
+Works = Float64[Tensor, " chains"]
+
+
+@dataclass(frozen=True)
+class LogZ:
+    """log Z of the target level from both sides, from below and from above, with standard errors.
+
+    `low` and `high` err to their own side on average and close in on the truth with more steps and
+    sweeps. `value` weighs both ways by how well they overlap (Bennett's ratio) and has the least error.
+    """
+
+    value: float
+    error: float
+    low: float
+    low_error: float
+    high: float
+    high_error: float
+    effective_size: float  # of the chains that were annealed to the noisiest level
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """From two errors below the low estimate to two errors above the high one."""
+        return (
+            min(self.low - 2 * self.low_error, self.value - 2 * self.error),
+            max(self.high + 2 * self.high_error, self.value + 2 * self.error),
+        )
+
+    @property
+    def contradictory(self) -> bool:
+        """Whether what must be low is above what must be high: chains that have not settled."""
+        return self.low - 2 * self.low_error > self.high + 2 * self.high_error
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Of log-probabilities, in nats; the error is over worlds or molecules, that of log Z not in it."""
+
+    value: float
+    error: float
+
+    @staticmethod
+    def of(logs: Float64[Tensor, " some"]) -> "Mean | None":
+        if not len(logs):
+            return None
+        spread = float(logs.std()) if len(logs) > 1 else float("nan")
+        return Mean(float(logs.mean()), spread / len(logs) ** 0.5)
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Mean log-probability of worlds at the target level, in nats a world.
+    """Mean log-probability at the target level of training and test data.
 
-    The worlds are labelled ones, as they stand in the data: all orders of the constants count apart.
-    log Z is low on average, so that the likelihood is high on average; its error says by how much.
+    In nats a world, as the worlds stand in the data: all orders of the constants count apart. For
+    molecules also in nats a molecule, whatever the order of its atoms and the way its rings are drawn.
     """
 
     worlds: int
-    train: float
-    test: float | None
-    log_z: float
-    log_z_error: float
-    effective_size: float  # of the annealed chains
+    train_worlds: Mean
+    test_worlds: Mean | None
+    train_molecules: Mean | None
+    test_molecules: Mean | None
+    partition: LogZ
+
+    @property
+    def train(self) -> float:
+        return self.train_worlds.value
+
+    @property
+    def test(self) -> float | None:
+        return None if self.test_worlds is None else self.test_worlds.value
+
+    @property
+    def log_z(self) -> float:
+        return self.partition.value
+
+    @property
+    def log_z_error(self) -> float:
+        return self.partition.error
+
+    def numbers(self) -> dict[str, float | None]:
+        """All of it under one name each; nothing about molecules where the worlds are none."""
+        found: dict[str, float | None] = {
+            "worlds": self.worlds,
+            "train": self.train,
+            "train_error": self.train_worlds.error,
+            "test": self.test,
+            "test_error": self.test_worlds and self.test_worlds.error,
+        }
+        if self.train_molecules is not None:
+            found |= {
+                "train_molecules": self.train_molecules.value,
+                "train_molecules_error": self.train_molecules.error,
+                "test_molecules": self.test_molecules and self.test_molecules.value,
+                "test_molecules_error": self.test_molecules and self.test_molecules.error,
+            }
+        least, most = self.partition.interval
+        named = {
+            name if name == "effective_size" else f"log_z_{name}".removesuffix("_value"): number
+            for name, number in asdict(self.partition).items()
+        }
+        return found | named | {"log_z_least": least, "log_z_most": most}
 
 
 def run(
     folder: Path,
     *,
-    chains: int = 100,
-    steps: int = 1000,
+    chains: int = CHAINS,
+    steps: int = STEPS,
+    sweeps: int = SWEEPS,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Likelihood:
     """The likelihood of the training and test worlds of a run; kept as `likelihood.json`."""
     head = read_head(folder)
     config = configure(head["config"], str(folder / "config.json"))
     source = sources.load(config.data)
-    model = sampling.load(folder)
     found = measure(
-        model,
+        sampling.load(folder),
         sources.pick(source.worlds, source.train),
         sources.pick(source.worlds, source.test),
+        molecules=source.kind == "molecules",
         chains=chains,
         steps=steps,
+        sweeps=sweeps,
         seed=seed,
         progress=progress,
     )
-    write_lines(folder / "likelihood.json", [json.dumps(plain(asdict(found)), indent=2)])
+    write_lines(folder / "likelihood.json", [json.dumps(plain(found.numbers()), indent=2)])
     return found
 
 
@@ -66,32 +172,284 @@ def measure(
     train: Integer[Tensor, "worlds groups"],
     test: Integer[Tensor, "others groups"],
     *,
-    chains: int = 100,
-    steps: int = 1000,
+    molecules: bool = False,
+    chains: int = CHAINS,
+    steps: int = STEPS,
+    sweeps: int = SWEEPS,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Likelihood:
-    """The mean log-probability of worlds under a model, with the error of its log Z."""
+    """The mean log-probability of worlds under a model, and of molecules if the worlds are some."""
     if not len(train):
         raise InputError("there are no worlds to measure the likelihood of.")
-    kernel = kernel_named(model.config.chains.kernel, model.space)
-    rng = Generator().manual_seed(seed)
-    found = annealed(model.potential, kernel, chains, steps, rng, progress=progress)
-    log_z = float(found.log_z[-1])
+    target = target_level(model)
+    structures = [Structures.of(model.space, worlds) for worlds in (train, test) if molecules]
+    found = estimate_log_z(model, train, chains, steps, sweeps, seed, progress)
 
-    def mean(worlds: Tensor) -> float | None:
-        if not len(worlds):
-            return None
-        scores = model.potential.score(worlds.expand(model.potential.levels, -1, -1))
-        return float(scores[-1].double().mean()) - log_z
+    def mean(worlds: Tensor) -> Mean | None:
+        scores = target.score(worlds[None])[0].double() if len(worlds) else torch.zeros(0)
+        return Mean.of(scores.double() - found.value)
 
+    of_molecules = [
+        Mean.of(log_probabilities(target, one, found.value)) if one.molecules else None
+        for one in structures
+    ] or [None, None]
     whole = mean(train)
     assert whole is not None
-    return Likelihood(
-        len(train) + len(test),
-        whole,
-        mean(test),
-        log_z,
-        float(found.error[-1]),
-        float(found.effective_size[-1]),
+    return Likelihood(len(train) + len(test), whole, mean(test), *of_molecules, partition=found)
+
+
+def target_level(model: Model) -> BasePotential:
+    """The potential of the target level alone, which costs one level's time to evaluate."""
+    return _alone(model, -1)
+
+
+def noisiest_level(model: Model) -> BasePotential:
+    """The potential of the noisiest or hottest level that chains run at, alone."""
+    return _alone(model, 0)
+
+
+def _alone(model: Model, level: int) -> BasePotential:
+    temperatures = model.method.temperatures
+    if temperatures is not None:
+        return ScaledPotential(model.potential, [1 / temperatures.rates[level]])
+    if model.potential.levels == 1:
+        return model.potential
+    content = model.describe()
+    content["config"]["ladder"]["rates"] = [model.config.ladder.rates[level]]
+    potential = Model.described(content).potential
+    # Every level has parameters of its own: the first axis of each tensor counts the levels.
+    own = {name: tensor[[level]] for name, tensor in model.potential.state_dict().items()}
+    potential.load_state_dict(own)
+    return potential.to(model.potential.dtype)
+
+
+# log Z, from both sides.
+
+
+def estimate_log_z(
+    model: Model,
+    worlds: Integer[Tensor, "worlds groups"],
+    chains: int = CHAINS,
+    steps: int = STEPS,
+    sweeps: int = SWEEPS,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> LogZ:
+    """log Z of the target level: annealed from independent groups to the noisiest level and back, then
+    from level to level by the worlds that the model's own chains record.
+
+    The groups have the marginals of some worlds, corrupted as for the noisiest level. Annealing takes
+    `steps` steps of one move each way; the chains take `sweeps` sweeps, and the way back begins where
+    they end.
+    """
+    for name, number, least in (("chains", chains, 2), ("steps", steps, 1), ("sweeps", sweeps, 3)):
+        if number < least:
+            raise InputError(f"{name} must be at least {least}, but is {number}.")
+    rng = Generator().manual_seed(seed)
+    kernel = kernel_named(model.config.chains.kernel, model.space)
+    noisiest = noisiest_level(model)
+    corrupted = model.method.corrupt(model.space, worlds, rng)[:1]
+    start = IndependentPotential.fit(model.space, corrupted).to(noisiest.dtype)
+    done, total = 0, sweeps + 2 * steps
+
+    def tick(number: int = 1) -> None:
+        nonlocal done
+        done += number
+        if progress is not None:
+            progress(done, total)
+
+    drawn, share, share_error = _draw_possible(start, noisiest, chains, rng)
+    there, arrived = _carry(start, noisiest, kernel, drawn, range(steps + 1), rng, tick)
+    draws = _record(model, arrived, sweeps, rng, tick)
+    back, _ = _carry(start, noisiest, kernel, draws[-1][:1], range(steps, -1, -1), rng, tick)
+    back = -back
+
+    (low, low_error), (high, high_error) = _log_mean(there), _log_mean(-back)
+    middle, middle_error = bennett(there, back)
+    found = [(middle, middle_error), (low, low_error), (-high, high_error)]
+    climbed = _climb(model.method.sampled(model.potential), draws)
+    numbers = [
+        number
+        for (first, error), (rest, other) in zip(found, climbed, strict=True)
+        for number in (first + rest + share, (error**2 + other**2 + share_error**2) ** 0.5)
+    ]
+    return LogZ(*numbers, effective_size=float(effective_size(there[None, None])))
+
+
+def _record(
+    model: Model,
+    worlds: Integer[Tensor, "1 chains groups"],
+    sweeps: int,
+    rng: Generator,
+    tick: Callable[[int], None],
+) -> list[Values]:
+    """Worlds of all levels, every second of the later half of the sweeps, the last one included.
+
+    Chains that start at worlds annealed to the noisiest level settle sooner than from pure noise, and
+    have not seen the data, so that they find what the model likes besides.
+    """
+    method, chains = model.method, model.config.chains
+    burn_in, draws = sweeps // 2, []
+    for sweep in sample(
+        method.sampled(model.potential),
+        kernel_named(chains.kernel, model.space),
+        worlds.expand(method.chain_levels, -1, -1).clone(),
+        sweeps,
+        rng,
+        moves=chains.moves,
+        phases=chains.phases,
+        burn_in=burn_in,
+    ):
+        if (sweeps - sweep.number) % 2 == 0:
+            draws.append(sweep.state.values.clone())
+        tick(1 if sweep.number > burn_in + 1 else burn_in + 1)
+    return draws
+
+
+def _climb(potential: BasePotential, draws: list[Values]) -> list[tuple[float, float]]:
+    """log Z of the target less that of the noisiest level: best, from below and from above."""
+    if potential.levels == 1:
+        return [(0.0, 0.0)] * 3
+    ratios, differences = stepping_stone(potential, draws), mbar(potential, draws)
+    return [
+        (float(differences.log_ratios[0, -1]), float(differences.errors[0, -1])),
+        (ratios.forward_sum, ratios.forward_sum_error),
+        (ratios.reverse_sum, ratios.reverse_sum_error),
+    ]
+
+
+def _log_mean(works: Works) -> tuple[float, float]:
+    """The log of the mean of exp(work) and its standard error."""
+    mean, influence = log_mean(works[None, None], label_blocks(1, len(works), None))
+    return float(mean), float(standard_error(influence))
+
+
+def bennett(there: Works, back: Works) -> tuple[float, float]:
+    """The log of the ratio of two partition functions from works both ways, and its standard error.
+
+    The ratio at which a guess whether a work is of the way there is right as often as for the way back
+    (Bennett, 1976). As many works each way; none may be infinite.
+    """
+    if len(there) != len(back) or len(there) < 2:
+        raise InputError(
+            f"as many works each way, at least two, but there are {len(there)} and {len(back)}."
+        )
+    works = torch.cat([there, back])
+    least, most = float(works.min()) - 1, float(works.max()) + 1
+    middle = (least + most) / 2
+    for _ in range(100):
+        gap = (there - middle).sigmoid().sum() - (middle - back).sigmoid().sum()
+        least, most = (middle, most) if gap > 0 else (least, middle)
+        middle = (least + most) / 2
+    ahead, behind = (there - middle).sigmoid(), (middle - back).sigmoid()
+    slope = (ahead * (1 - ahead)).sum() + (behind * (1 - behind)).sum()
+    variance = len(there) * (ahead.var() + behind.var())
+    return middle, float(variance.sqrt() / slope)
+
+
+def _draw(
+    start: IndependentPotential, chains: int, rng: Generator
+) -> Integer[Tensor, "1 chains groups"]:
+    """Worlds of independent groups."""
+    space = start.space
+    values = torch.zeros(1, chains, space.groups, dtype=space.dtype)
+    for block in space.blocks:
+        chances = space.entries_of(start.table[:, None], block)[0, 0].softmax(-1)
+        drawn = torch.multinomial(chances, chains, replacement=True, generator=rng)
+        values[0, :, block.groups] = drawn.T.to(space.dtype)
+    return values
+
+
+def _draw_possible(
+    start: IndependentPotential, target: BasePotential, chains: int, rng: Generator
+) -> tuple[Values, float, float]:
+    """Worlds of independent groups that no hard formula forbids; the log of their share, its error."""
+    kept, found, drawn, at_once = [], 0, 0, max(chains, 100)
+    while found < chains:
+        if drawn >= _MOST_BATCHES * at_once:
+            raise InputError(
+                f"of {drawn} worlds of independent groups hard formulas forbid all but {found}, too many"
+                " to estimate log Z from. Measure the model without them."
+            )
+        values = _draw(start, at_once, rng)
+        possible = target.score(values)[0] > float("-inf")
+        kept.append(values[:, possible])
+        found, drawn = found + int(possible.sum()), drawn + at_once
+    share = found / drawn
+    return torch.cat(kept, 1)[:, :chains], log(share), ((1 - share) / (share * drawn)) ** 0.5
+
+
+class _Between(BasePotential):
+    """(1 - beta) times a start plus beta times an end, both of one level."""
+
+    def __init__(self, start: IndependentPotential, end: BasePotential, beta: float) -> None:
+        super().__init__(end.space, 1)
+        self.start, self.end, self.beta = start, end, beta
+        self.precision = end.precision
+
+    def evaluate(self, values: Values) -> Scores:
+        return self.mix(self.start.evaluate(values), self.end.evaluate(values))
+
+    def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
+        starts, ends = (
+            self.start.evaluate_with_slopes(values),
+            self.end.evaluate_with_slopes(values),
+        )
+        return self.mix(starts[0], ends[0]), self.mix(starts[1], ends[1])
+
+    def evaluate_alternatives(self, values: Values, groups: Groups) -> Alternatives:
+        starts = self.start.evaluate_alternatives(values, groups)
+        return self.mix(starts, self.end.evaluate_alternatives(values, groups))
+
+    def mix(self, start: Tensor, end: Tensor) -> Tensor:
+        return (1 - self.beta) * start + self.beta * end
+
+    def end_of(self, start: Tensor, mixed: Tensor) -> Tensor:
+        """What the end gives, where the mixture is known."""
+        return (mixed - (1 - self.beta) * start) / self.beta
+
+
+def _carry(
+    start: IndependentPotential,
+    end: BasePotential,
+    kernel: Kernel,
+    values: Values,
+    schedule: range,
+    rng: Generator,
+    tick: Callable[[], None],
+) -> tuple[Works, Values]:
+    """The log weights of chains that are carried along the betas of a schedule, there or back, and
+    where they arrive.
+    """
+    steps = max(schedule)
+    state = kernel.init(end, values)
+    works = torch.zeros(values.shape[1], dtype=torch.float64)
+    for before, after in pairwise(schedule):
+        gain = (state.scores - start.evaluate(state.values))[0].double()
+        works += (after - before) / steps * gain
+        if 0 < after < steps:
+            state = _explore(_Between(start, end, after / steps), kernel, state, rng)
+        tick()
+    return works, state.values
+
+
+def _explore(between: _Between, kernel: Kernel, state: State, rng: Generator) -> State:
+    """One move at one beta; scores and slopes go in and come out as the end gives them.
+
+    They are linear in beta and the start costs next to nothing, so that no world is scored anew for a
+    change of beta; those of a world that has not moved are kept, so that rounding does not add up.
+    """
+    scores, slopes = between.start.evaluate_with_slopes(state.values)
+    mixed = state._replace(
+        scores=between.mix(scores, state.scores),
+        slopes=None if state.slopes is None else between.mix(slopes, state.slopes),
     )
+    moved, _ = kernel.step(between, mixed, rng)
+    same = (moved.values == state.values).all(-1)
+    scores, slopes = between.start.evaluate_with_slopes(moved.values)
+    ended = torch.where(same, state.scores, between.end_of(scores, moved.scores))
+    if moved.slopes is None or state.slopes is None:
+        return moved._replace(scores=ended)
+    found = between.end_of(slopes, moved.slopes)
+    return moved._replace(scores=ended, slopes=torch.where(same[..., None], state.slopes, found))

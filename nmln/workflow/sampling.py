@@ -1,23 +1,33 @@
 """Worlds from a trained model, written as they were read, with a page about the chains."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Generator
 
 from nmln import checkpoint
 from nmln.diagnostics import diagnose
-from nmln.evidence import Evidence
 from nmln.files import InputError
-from nmln.formats.db import read_evidence
 from nmln.model import Model
 from nmln.recording import Recorder
 from nmln.report.summary import write_summary
-from nmln.workflow import sources
+from nmln.workflow import generation, sources
+from nmln.workflow.conditions import Conditions, read_conditions
 from nmln.workflow.training import read_head
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model, what kind of worlds it knows, and the folder where its samples go."""
+
+    name: str
+    folder: Path
+    model: Model
+    kind: sources.Kind
 
 
 @dataclass(frozen=True)
@@ -30,9 +40,34 @@ class Sampled:
     written: tuple[Path, ...]
 
 
+@dataclass(frozen=True)
+class Wish:
+    """How many samples, from how long chains, and what they must agree with."""
+
+    count: int
+    chains: int = 100
+    burn_in: int = 300
+    thin: int = 1
+    seed: int = 0
+    all_levels: bool = False
+    evidence: Path | None = None
+    scaffold: str | None = None
+    formulas: Sequence[str] = ()
+    formula_files: Sequence[Path] = ()
+
+    @property
+    def sweeps(self) -> int:
+        return sweeps_for(self.count, self.chains, self.burn_in, self.thin)
+
+
 def sweeps_for(count: int, chains: int, burn_in: int, thin: int) -> int:
     """How many sweeps give so many samples."""
     return burn_in + thin * ceil(count / chains)
+
+
+def open_run(folder: Path) -> Run:
+    """What a user names when asking for samples: the folder of a run."""
+    return Run(folder.name, folder, load(folder), read_head(folder)["kind"])
 
 
 def load(folder: Path) -> Model:
@@ -51,45 +86,122 @@ def run(
     count: int,
     output: Path | None = None,
     *,
-    evidence: Path | None = None,
-    chains: int = 100,
-    burn_in: int = 300,
-    thin: int = 1,
-    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    overwrite: bool = False,
+    **wishes: Any,
+) -> Sampled:
+    """Sample from the model in a folder, in this process, and write what was found.
+
+    `wishes` are the other fields of `Wish`. Molecules go into a folder, with one row for every attempt;
+    other worlds into a file of the format that they were read in.
+    """
+    opened, wish = open_run(folder), Wish(count, **wishes)
+    if opened.kind != "molecules":
+        return sample_worlds(opened, wish, output, progress)
+    job = begin_molecules(opened, wish, output, overwrite=overwrite)
+    done = 0
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, job.settings.sweeps)
+
+    generation.work(job, tick=tick)
+    found = generation.finish(job)
+    return Sampled(
+        found.summary["attempts"],
+        {"valid": found.valid},
+        found.summary["findings"],
+        found.written,
+    )
+
+
+def begin_molecules(
+    opened: Run,
+    wish: Wish,
+    output: Path | None = None,
+    *,
+    parts: int = 1,
+    overwrite: bool = False,
+    about: dict[str, Any] | None = None,
+) -> generation.Job:
+    """Sampling of molecules, begun or gone on with; `generation.work` and `finish` do the rest."""
+    if wish.count < 1:
+        raise InputError("nothing was sampled: ask for at least one sample.")
+    settings = generation.Settings.of(
+        opened.model,
+        _conditions(opened.model, wish),
+        wish.count,
+        parts,
+        chains=wish.chains,
+        burn_in=wish.burn_in,
+        thin=wish.thin,
+        seed=wish.seed,
+        all_levels=wish.all_levels,
+    )
+    told = {
+        "run": opened.name,
+        **(about or {}),
+        "scaffold": wish.scaffold,
+        "evidence": None if wish.evidence is None else str(wish.evidence),
+    }
+    folder = output or samples_folder(opened)
+    return generation.begin(folder, opened.model, settings, told, overwrite=overwrite)
+
+
+def samples_folder(opened: Run) -> Path:
+    """Where the samples of a run go, unless it is said."""
+    return opened.folder / "samples"
+
+
+def _conditions(model: Model, wish: Wish) -> Conditions:
+    return read_conditions(
+        model.space,
+        evidence=wish.evidence,
+        scaffold=wish.scaffold,
+        formulas=wish.formulas,
+        formula_files=wish.formula_files,
+    )
+
+
+def sample_worlds(
+    opened: Run,
+    wish: Wish,
+    output: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Sampled:
-    """Sample worlds from the target level of the model in a folder, and write them."""
-    head = read_head(folder)
-    model = load(folder)
-    known: Evidence | None = None
-    if evidence is not None:
-        known = read_evidence(evidence, model.space)
+    """Worlds of other kinds than molecules, all in memory until they are written."""
+    if wish.all_levels or wish.scaffold is not None:
+        raise InputError(
+            f"scaffolds and rows of all levels are for molecules, but {opened.name} learned from "
+            f"{'graphs' if opened.kind == 'graphs' else 'a .db file'}. Leave them out."
+        )
+    model, conditions = opened.model, _conditions(opened.model, wish)
     recorder = Recorder()
     found = []
-    sweeps = sweeps_for(count, chains, burn_in, thin)
     for sweep in model.sample(
-        sweeps,
-        Generator().manual_seed(seed),
-        chains=chains,
-        burn_in=burn_in,
-        thin=thin,
-        evidence=known,
+        wish.sweeps,
+        Generator().manual_seed(wish.seed),
+        chains=wish.chains,
+        burn_in=wish.burn_in,
+        thin=wish.thin,
+        evidence=conditions.evidence,
         recorder=recorder,
+        added=conditions.added(model),
     ):
         found.append(sweep.state.values[-1])
         if progress is not None:
-            progress(sweep.number, sweeps)
+            progress(sweep.number, wish.sweeps)
     if not found:
         raise InputError("nothing was sampled: ask for at least one sample.")
-    worlds = torch.cat(found)[:count]
-    kind: sources.Kind = head["kind"]
-    stem = output or folder / "samples"
-    written = [sources.write(kind, stem, model.space, worlds)]
+    worlds = torch.cat(found)[: wish.count]
+    stem = output or samples_folder(opened)
+    written = [sources.write(opened.kind, stem, model.space, worlds)]
     findings: list[str] = []
     if recorder.seen > 1:
         diagnostics = diagnose(recorder, model.method.ladder)
         findings = diagnostics.findings()
         page = stem.with_name(f"{stem.name}-chains.html")
-        written += write_summary(page, diagnostics, f"Chains of {folder.name}")
-    quality = sources.Quality.of(kind, model.space).measure(worlds)
-    return Sampled(len(worlds), quality, findings, tuple(written))
+        written += write_summary(page, diagnostics, f"Chains of {opened.name}")
+    return Sampled(len(worlds), {}, findings, tuple(written))

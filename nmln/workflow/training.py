@@ -1,6 +1,7 @@
 """A run of training in its folder: begun, watched, kept, resumed."""
 
 import json
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, get_args, runtime_checkable
 
 import torch
 
@@ -19,7 +20,9 @@ from nmln.distributed import Ranks
 from nmln.files import InputError, InterruptedRunError, plain, write_lines
 from nmln.model import Model
 from nmln.training import Metrics, Return, Trainer, train
+from nmln.training.loop import Guard
 from nmln.workflow import sources
+from nmln.workflow.restoring import restore
 from nmln.workflow.sources import Source
 
 _PILOT = 12  # steps that are timed before a budget in minutes becomes a number of steps
@@ -56,6 +59,7 @@ class Job:
     source: Source
     model: Model
     trainer: Trainer
+    guard: Guard
     seconds_before: float = 0.0
 
     @property
@@ -80,7 +84,7 @@ def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> Job:
     ranks.wait()
     if ranks.first:
         _write_head(folder, source, model)
-    return Job(folder, config, source, model, trainer)
+    return Job(folder, config, source, model, trainer, Guard.of(trainer))
 
 
 def check_new(folder: Path) -> None:
@@ -109,9 +113,18 @@ def _steps_in(minutes: float, trainer: Trainer) -> int:
 def _write_head(folder: Path, source: Source, model: Model) -> None:
     """What a run is: written once, before its first step."""
     split = {"train": source.train.tolist(), "test": source.test.tolist()}
-    write_lines(folder / "split.json", [json.dumps(split)])
-    content = {**model.describe(), "kind": source.kind}
-    write_lines(folder / "config.json", [json.dumps(content, indent=2)])
+    content = {
+        "format": checkpoint.FORMAT,
+        "nmln": checkpoint.VERSION,
+        **model.describe(),
+        "kind": source.kind,
+    }
+    for name, lines in (
+        ("split.json", json.dumps(split)),
+        ("config.json", json.dumps(content, indent=2)),  # last: it makes the folder a run
+    ):
+        with _writing(folder / name):
+            write_lines(folder / name, [lines])
 
 
 def resume(folder: Path, ranks: Ranks | None = None) -> Job:
@@ -122,7 +135,7 @@ def resume(folder: Path, ranks: Ranks | None = None) -> Job:
     model = Model.build(
         source.space, sources.pick(source.worlds, source.train), config, source.formulas
     )
-    split = json.loads((folder / "split.json").read_text(encoding="utf-8"))
+    split = checkpoint.read_json(folder / "split.json")
     same = split == {"train": source.train.tolist(), "test": source.test.tolist()}
     if str(model.describe()["program"]) != head["program"] or not same:
         raise InputError(
@@ -132,23 +145,43 @@ def resume(folder: Path, ranks: Ranks | None = None) -> Job:
         )
     worlds = sources.pick(source.worlds, source.train)
     trainer = Trainer(model.potential, worlds, config, ranks)
-    seconds = 0.0
-    if checkpoint.latest_step(folder) is not None:
-        kept = checkpoint.load(folder)
-        trainer.restore(checkpoint.unflatten(kept.tensors, kept.content["tree"]))
-        seconds = float(kept.content["seconds"])
-    return Job(folder, config, source, model, trainer, seconds)
+    guard, seconds = Guard.of(trainer), 0.0
+    if checkpoint.saved_steps(folder):  # else it was killed before the first was written
+        seconds = restore(checkpoint.load(folder), trainer, guard)
+    return Job(folder, config, source, model, trainer, guard, seconds)
 
 
 def read_head(folder: Path) -> dict[str, Any]:
-    """What a folder says that its run is."""
+    """What a folder says that its run is; refuses what a newer version says in words unknown here."""
     path = folder / "config.json"
     if not path.exists():
         raise InputError("there is no run in this folder. Begin one with nmln train.", str(folder))
+    head = checkpoint.read_json(path)
+    written, version = head.get("format", 1), str(head.get("nmln", "of an unknown version"))[:40]
+    if not isinstance(written, int) or written > checkpoint.FORMAT:
+        raise InputError(
+            f"this run was begun in format {str(written)[:40]} by nmln {version}, but nmln "
+            f"{checkpoint.VERSION} reads formats up to {checkpoint.FORMAT}. Upgrade nmln.",
+            str(path),
+        )
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"this is not JSON: {error}.", str(path)) from None
+        if str(head["kind"]) not in get_args(sources.Kind) or not isinstance(head["program"], str):
+            raise TypeError("it must name a known kind of data and a program")
+        configure(head["config"], str(path))
+    except InputError as error:
+        if version == checkpoint.VERSION:
+            raise
+        raise InputError(
+            f"{error.message} The run was begun with nmln {version}, and this is nmln "
+            f"{checkpoint.VERSION}: go on with the version that it was begun with.",
+            str(path),
+        ) from None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"this does not describe a run ({error}). Restore it from a copy, or begin anew.",
+            str(path),
+        ) from None
+    return head
 
 
 def run(job: Job, watcher: Watcher | None = None) -> Model:
@@ -162,7 +195,7 @@ def run(job: Job, watcher: Watcher | None = None) -> Model:
         watcher.on_start(job)
         _cut_metrics(job.folder, trainer.step_number)
     with _interruption(trainer.ranks.count == 1) as interrupted, _log(job.folder, first) as log:
-        for event in train(trainer):
+        for event in train(trainer, guard=job.guard):
             if isinstance(event, Return):
                 save(job, job.seconds_before + time.perf_counter() - start)
                 if first:
@@ -197,7 +230,7 @@ def run(job: Job, watcher: Watcher | None = None) -> Model:
 
 def save(job: Job, seconds: float) -> None:
     """Keep the whole run as a checkpoint; every rank hands in its chains, the first one writes."""
-    tree = job.trainer.tree()
+    tree = {**job.trainer.tree(), "guard": job.guard.tree()}
     if job.trainer.ranks.first:
         tensors, content = checkpoint.flatten(tree)
         whole = {"tree": content, "seconds": seconds, **job.model.describe()}
@@ -209,18 +242,24 @@ def save(job: Job, seconds: float) -> None:
 def _cut_metrics(folder: Path, step: int) -> None:
     """Drop the lines of steps that come after the state that a run goes on from."""
     path = folder / "metrics.jsonl"
+    if path.is_symlink():
+        raise InputError(
+            "links within a run folder are not followed. Link the run folder as a whole.", str(path)
+        )
+    for left in folder.glob(f".{path.name}.*"):  # of a run that was killed just here
+        left.unlink(missing_ok=True)
     if not path.exists():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            content = json.loads(line)
-        except json.JSONDecodeError:
-            break  # the last line of a run that was killed while it wrote
-        if content["step"] > step:
-            break
-        kept.append(line)
-    write_lines(path, kept)
+    with _writing(path):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                if json.loads(line)["step"] > step:
+                    break
+            except (ValueError, KeyError, TypeError):
+                break  # the last line of a run that was killed while it wrote
+            kept.append(line)
+        write_lines(path, kept)
 
 
 @contextmanager
@@ -233,23 +272,44 @@ def _log(folder: Path, first: bool) -> Iterator[Callable[[dict[str, Any]], None]
 
     def write(line: dict[str, Any]) -> None:
         # Opened anew for each line: a return to an earlier step may have replaced the file.
-        with open(path, "a", encoding="utf-8") as file:
+        with _writing(path), open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(plain(line)) + "\n")
 
     yield write
 
 
 @contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """A disk that fails is the user's to mend; what was kept before stays."""
+    try:
+        yield
+    except OSError as error:
+        folder = path.parent
+        kept = (
+            ""
+            if not checkpoint.saved_steps(folder)
+            else (
+                f" The run is kept as its last checkpoint has it; then go on with: nmln train --resume "
+                f"{folder}"
+            )
+        )
+        raise InputError(f"{checkpoint.explain(error, path)}{kept}", str(path)) from error
+
+
+@contextmanager
 def _interruption(alone: bool) -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C or SIGTERM was sent; a second one ends the process at once."""
-    asked = False
+    """Whether Ctrl-C or SIGTERM was sent; a second one ends the process at once.
+
+    Of several processes none goes on when their launcher is gone: nobody could stop them any more, and
+    they would go on writing when the run is resumed.
+    """
+    asked, launcher = False, os.getppid()
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal asked
         asked = True
-        if (
-            alone
-        ):  # several processes get a signal twice: from the terminal, and from their launcher
+        # Several processes get a signal twice: from the terminal, and from their launcher.
+        if alone:
             signal.signal(number, before[number])
 
     before: dict[int, Any] = {}
@@ -259,7 +319,7 @@ def _interruption(alone: bool) -> Iterator[Callable[[], bool]]:
     except ValueError:  # not in the main thread: nobody sends signals here
         pass
     try:
-        yield lambda: asked
+        yield lambda: asked or (not alone and os.getppid() != launcher)
     finally:
         for number, old in before.items():
             signal.signal(number, old)

@@ -11,6 +11,7 @@ from nmln.files import InputError, read_lines
 from nmln.molecules.datasets import (
     BUILT_IN,
     DIRECTORY,
+    Molecules,
     describe,
     is_source,
     load,
@@ -123,7 +124,7 @@ def test_a_given_language_drops_molecules_with_other_atoms(tmp_path: Path) -> No
 
 def test_several_sizes_must_be_chosen_from(tmp_path: Path) -> None:
     path = write(tmp_path / "sizes.smi", "C\nCC\nCO\nCCO\n")
-    with pytest.raises(InputError, match=r"sizes\.smi: .*1: 1, 2: 2, 3: 1\. Choose .* nodes=2"):
+    with pytest.raises(InputError, match=r"sizes\.smi: .*1: 1, 2: 2, 3: 1\. Choose .*size=2 in"):
         load(path)
     assert load(path, nodes=2).smiles == ("CC", "CO")
     with pytest.raises(InputError, match="no molecule has 7 heavy atoms"):
@@ -131,7 +132,7 @@ def test_several_sizes_must_be_chosen_from(tmp_path: Path) -> None:
 
 
 def test_a_file_without_molecules_says_what_was_dropped(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.smi: no molecules among 1 lines.*not SMILES"):
+    with pytest.raises(InputError, match=r"none\.smi: no line is a molecule.*not SMILES"):
         load(write(tmp_path / "none.smi", "nothing\n"))
 
 
@@ -149,8 +150,8 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     broken.write_bytes(gzip.compress(b"CCO\n" * 1000)[:-10])
     with pytest.raises(InputError, match="no whole gzip file"):
         load(broken)
-    broken.write_bytes(gzip.compress(b"\xff\xfe"))
-    with pytest.raises(InputError, match="not UTF-8"):
+    broken.write_bytes(gzip.compress(b"CCO\nC \xff\n"))
+    with pytest.raises(InputError, match=r"gz:2:3: byte 0xff is not UTF-8"):
         load(broken)
 
 
@@ -167,13 +168,29 @@ def test_a_name_without_the_directory_names_the_variable(
         load("chembl-10")
     write(tmp_path / "qm9_3.smi.gz", "CCO\n")
     monkeypatch.setenv(DIRECTORY, str(tmp_path))
-    with pytest.raises(InputError, match=r"chembl_10\.smi\.gz.*NMLN_DATA.*Sets there: qm9-3\."):
+    with pytest.raises(InputError, match=r"chembl_10\.smi\.gz.*NMLN_DATA.*sets there: qm9-3\)"):
         load("chembl-10")
     assert load("qm9-3").smiles == ("CCO",)
 
 
+def test_unfiltered_sets_stand_in_their_own_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "unfiltered").mkdir()
+    write(tmp_path / "qm9_3.smi.gz", "CCO\n")
+    write(tmp_path / "unfiltered" / "qm9_3.smi.gz", "CCO\nCC[O-]\n")
+    monkeypatch.setenv(DIRECTORY, str(tmp_path))
+    assert load("qm9-3").smiles == ("CCO",)
+    assert load("unfiltered/qm9-3").smiles == ("CCO", "CC[O-]")
+    with pytest.raises(
+        InputError, match=r"unfiltered/qm9_4\.smi\.gz is not in.*\(sets there: qm9-3\)"
+    ):
+        load("unfiltered/qm9-4")
+
+
 def test_sources_are_known_by_their_names() -> None:
     assert all(map(is_source, (*BUILT_IN, "chembl-10", "a/b.smi", Path("x.csv.gz"), "X.SMI")))
+    assert all(map(is_source, ("unfiltered/chembl-10", "QM9", "moses", Path("ZINC250k-15"))))
     assert not any(map(is_source, ("x.db", "x.mln", "x.tsv", "x.gz", "folder/a-9", "smokers")))
 
 
@@ -205,6 +222,32 @@ def test_a_split_is_a_partition_that_the_seed_repeats() -> None:
     order = torch.randperm(101, generator=torch.Generator().manual_seed(3))
     assert torch.equal(torch.cat(split(101, seed=3, share=0.5)), order)
     assert len(split(1, seed=0)[1]) == 0
+
+
+def test_molecules_are_read_and_split_as_a_run_splits_them(tmp_path: Path) -> None:
+    path = DATA / "pubchem-9.smi"
+    some = "\n".join(text for _, text in read_smiles(path)[:200])
+    some = write(tmp_path / "some.smi", f"CCO\n{some}")
+    molecules = Molecules.read(some, size=9, atoms=("C", "O", "N"))
+    assert molecules.space.language["atom"].values == ("C", "O", "N")
+    train, test = molecules.split(seed=5)
+    assert len(train) + len(test) == len(molecules)
+    assert len(train) == round(0.8 * len(molecules))
+    assert set(train.smiles) | set(test.smiles) == set(molecules.smiles)
+    places, _ = split(len(molecules), seed=5)
+    assert train.smiles == tuple(molecules.smiles[place] for place in places)
+    assert torch.equal(train.worlds, molecules.worlds[places])
+    answers = Decoder(test.space).decode(test.worlds[:50])
+    assert tuple(answer.smiles for answer in answers) == test.smiles[:50]
+    assert train.dropped == molecules.dropped
+
+
+def test_of_very_many_sizes_the_most_common_are_told(tmp_path: Path) -> None:
+    lines = ["C" * size for size in range(1, 31)] + ["CCO", "CCN"]
+    with pytest.raises(
+        InputError, match=r": 1: 1, 2: 1, 3: 3, .*, and 10 others\. Choose .* --nodes 3"
+    ):
+        load(write(tmp_path / "sizes.smi", "\n".join(lines)))
 
 
 @pytest.mark.parametrize(("count", "share"), [(0, 0.8), (10, 0.0), (10, 1.5), (10, -1.0)])

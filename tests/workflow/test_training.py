@@ -1,13 +1,7 @@
-"""Runs of training as a user starts them: killed, stopped, resumed, on one process and on two."""
+"""Runs of training as a user starts them, resumed, and what is made of them."""
 
 import json
 import math
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import networkx as nx
@@ -15,79 +9,12 @@ import pytest
 import torch
 
 from nmln import checkpoint
-from nmln.config import Config, configure, override
 from nmln.files import InputError
 from nmln.formats.db import read_db
 from nmln.model import Model
 from nmln.workflow import likelihood, sampling, sources, training
 from nmln.worlds import true_atoms
-
-SMALL = {
-    "ladder": {"rates": [0.2, 0.02]},
-    "model": {"layers": 1, "hidden": 8},
-    "chains": {"moves": 2, "replicas": 8},
-    "optimiser": {"warm_up": 5},
-    "training": {"steps": 25, "batch": 8, "processes": 1, "checkpoint_seconds": 0},
-}
-
-
-def write_worlds(folder: Path) -> Path:
-    """Worlds in which everybody is somebody's friend or smokes."""
-    people = ["Anna", "Bob", "Carl", "Dora"]
-    chance = random.Random(0)
-    worlds = []
-    for _ in range(30):
-        one, other = chance.sample(people, 2)
-        lines = [f"friends({one}, {other})", *(f"smokes({p})" for p in people if p != one)]
-        worlds.append("\n".join(lines))
-    path = folder / "people.db"
-    path.write_text("\n---\n".join(worlds) + "\n")
-    return path
-
-
-def write_config(folder: Path, **changes: dict) -> Path:
-    content = {name: {**table, **changes.get(name, {})} for name, table in SMALL.items()}
-    lines = []
-    for name, table in content.items():
-        lines.append(f"[{name}]")
-        lines += [f"{key} = {json.dumps(value)}" for key, value in table.items()]
-    path = folder / "run.toml"
-    path.write_text("\n".join(lines))
-    return path
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "nmln", *arguments]
-
-
-def nmln(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), cwd=folder, capture_output=True, text=True, check=False
-    )
-
-
-def settings(source: Path, **changes: object) -> Config:
-    config = override(configure(SMALL), {"data.source": str(source)})
-    return override(config, {name.replace("__", "."): value for name, value in changes.items()})
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return checkpoint.load_model(folder / "model")[0]
-
-
-def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
-
-
-@pytest.fixture
-def people(tmp_path: Path) -> Path:
-    return write_worlds(tmp_path)
-
-
-def whole_run(people: Path, name: str = "whole", **changes: object) -> Path:
-    folder = people.parent / name
-    training.run(training.begin(folder, settings(people, **changes)))
-    return folder
+from tests.workflow.runs import equal, settings, weights, whole_run
 
 
 def test_a_run_leaves_everything_that_is_needed(people: Path) -> None:
@@ -135,78 +62,6 @@ def test_resuming_gives_the_run_that_was_not_interrupted(people: Path, steps: in
     assert told(folder) == told(part)
 
 
-def kill_and_resume(people: Path, times: int, seed: int) -> Path:
-    chance = random.Random(seed)
-    folder = people.parent / "killed"
-    write_config(people.parent)
-    begin = ("train", "people.db", "--config", "run.toml", "--output", "killed")
-    for _ in range(times):
-        there = (folder / "config.json").exists()
-        arguments = ("train", "--resume", "killed") if there else begin
-        with subprocess.Popen(
-            command(*arguments),
-            cwd=people.parent,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        ) as process:
-            deadline = time.monotonic() + 60
-            before = checkpoint.latest_step(folder) if there else None
-            # Wait for a sign of life, so that the blow falls on a run that is under way.
-            while time.monotonic() < deadline and process.poll() is None:
-                if there and checkpoint.latest_step(folder) != before:
-                    break
-                if not there and (folder / "checkpoints").exists():
-                    break
-                time.sleep(0.01)
-            time.sleep(chance.uniform(0, 0.15))
-            process.send_signal(signal.SIGKILL)
-    done = nmln(people.parent, "train", "--resume", "killed")
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
-def test_a_killed_run_ends_where_the_undisturbed_one_does(people: Path) -> None:
-    folder = whole_run(people)
-    assert equal(weights(folder), weights(kill_and_resume(people, 3, seed=0)))
-
-
-@pytest.mark.slow
-def test_a_run_killed_at_twenty_random_moments_ends_where_the_undisturbed_one_does(
-    people: Path,
-) -> None:
-    folder = whole_run(people, training__steps=150)
-    SMALL["training"]["steps"] = 150
-    try:
-        killed = kill_and_resume(people, 20, seed=1)
-    finally:
-        SMALL["training"]["steps"] = 25
-    assert equal(weights(folder), weights(killed))
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_that_is_asked_to_stop_keeps_what_it_has(
-    people: Path, number: signal.Signals
-) -> None:
-    write_config(people.parent, training={"steps": 100_000, "checkpoint_seconds": 1000})
-    arguments = command("train", "people.db", "--config", "run.toml", "--output", "stopped")
-    with subprocess.Popen(
-        arguments, cwd=people.parent, stderr=subprocess.PIPE, text=True
-    ) as process:
-        metrics = people.parent / "stopped" / "metrics.jsonl"
-        deadline = time.monotonic() + 60
-        while not metrics.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        process.send_signal(number)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "stopped after step" in said
-    assert "nmln train --resume stopped" in said
-    assert "Traceback" not in said
-    assert checkpoint.latest_step(people.parent / "stopped") == len(
-        metrics.read_text().splitlines()
-    )
-
-
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(people: Path) -> None:
     folder = whole_run(people)
     newest = folder / "checkpoints" / "step-000000025" / "tensors.safetensors"
@@ -242,40 +97,6 @@ def test_a_budget_in_minutes_becomes_a_number_of_steps(people: Path) -> None:
     recorded = json.loads((folder / "config.json").read_text())["config"]["training"]
     assert recorded["steps"] == steps
     assert recorded["minutes"] is None
-
-
-def test_two_processes_train_and_a_lost_one_leaves_a_checkpoint_for_one(people: Path) -> None:
-    write_config(people.parent, training={"steps": 100_000, "processes": 2})
-    arguments = command("train", "people.db", "--config", "run.toml", "--output", "both")
-    folder = people.parent / "both"
-    with subprocess.Popen(
-        arguments, cwd=people.parent, stderr=subprocess.PIPE, text=True
-    ) as process:
-        deadline = time.monotonic() + 90
-        while (checkpoint.latest_step(folder) or 0) < 3 and time.monotonic() < deadline:
-            time.sleep(0.1)
-        children = children_of(process.pid)
-        assert len(children) == 2
-        os.kill(children[-1], signal.SIGKILL)
-        _, said = process.communicate(timeout=90)
-    assert process.returncode == 1
-    assert "was lost (signal 9)" in said
-    assert "nmln train --resume both" in said
-    assert "Traceback" not in said
-    kept = checkpoint.load(folder)
-    parts = checkpoint.unflatten(kept.tensors, kept.content["tree"])["ranks"]
-    assert [part["values"].shape[1] for part in parts] == [4, 4]
-    job = training.resume(folder)
-    assert job.trainer.values.shape[1] == 8
-    assert job.trainer.step_number == kept.step
-    job.trainer.step()
-
-
-def children_of(process: int) -> list[int]:
-    found = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(process)], capture_output=True, text=True, check=False
-    )
-    return [int(word) for word in found.stdout.split()]
 
 
 def test_worlds_go_back_to_the_format_they_came_from(people: Path) -> None:
@@ -325,7 +146,7 @@ def test_molecules_are_judged_by_their_validity(tmp_path: Path) -> None:
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert 0 <= last["known"] <= last["valid"] <= 1
     outcome = sampling.run(folder, 10, chains=5, burn_in=2)
-    assert outcome.written[0].suffix == ".smi"
+    assert outcome.written[0].name == "samples.csv.gz"
     assert set(outcome.quality) == {"valid"}
 
 

@@ -1,0 +1,231 @@
+"""`nmln evaluate`: how good samples of any origin are."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from nmln.cli.common import Seed, one_thread
+from nmln.files import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from nmln.evaluation import Share
+    from nmln.molecules.metrics import Measured
+    from nmln.workflow.evaluation import Evaluated, Outcome
+
+
+def evaluate(
+    samples: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Files of SMILES (.smi, .txt), tables with a SMILES column (.csv), counts "
+            "(smiles,count), all also as .gz; or folders that hold samples.csv.gz or counts.csv."
+        ),
+    ],
+    train: Annotated[
+        str | None, typer.Option(help="Training molecules: a file, a set, or a run's folder.")
+    ] = None,
+    test: Annotated[
+        str | None, typer.Option(help="Test molecules: a file, a set, or a run's folder.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="The run whose training and test molecules to take.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="The folder for the results.")] = None,
+    at: Annotated[
+        str, typer.Option(help="Ranks of the recall curve to tell, separated by commas.")
+    ] = "100,300,1000,3000,10000",
+    size: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Heavy atoms of a valid sample; as in the two sets, if these agree."
+        ),
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(help="What the SMILES column of tables is called.")
+    ] = None,
+    level: Annotated[
+        str | None, typer.Option(help="Of samples at several levels: a number, or all.")
+    ] = None,
+    fcd: Annotated[bool, typer.Option(help="Measure the Fréchet ChemNet distance.")] = True,
+    processes: Annotated[int, typer.Option(min=1, help="Processes that read SMILES.")] = 1,
+    seed: Seed = 0,
+) -> None:
+    """Compare samples with the molecules that were trained on and those that were held out.
+
+    Several files give one figure with one line each. Writes evaluation.json, recall.csv, recall.png and
+    recall.svg.
+    """
+    one_thread()
+    marks, chosen = _marks(at), _level(level)
+    if run is None and train is None and test is None and (samples[0] / "config.json").exists():
+        run = samples[0]
+    from nmln.workflow import evaluation
+
+    with _spinner() as say:
+        outcome = evaluation.run(
+            samples,
+            output or (Path("evaluation") if run is None else run / "evaluation"),
+            train=train,
+            test=test,
+            folder=run,
+            at=marks,
+            size=size,
+            column=column,
+            level=chosen,
+            with_fcd=fcd,
+            seed=seed,
+            processes=processes,
+            progress=say,
+        )
+    for note in outcome.notes:
+        typer.secho("note: ", fg="yellow", nl=False, err=True)
+        typer.echo(note, err=True)
+    _show(outcome)
+    typer.echo("Written: " + ", ".join(map(str, outcome.written)))
+
+
+def _marks(text: str) -> tuple[int, ...]:
+    try:
+        marks = tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        marks = ()
+    if not marks or marks[0] < 1:
+        raise InputError(f"--at {text!r} is not a list of ranks from 1 on. Write --at 100,1000.")
+    return marks
+
+
+def _level(text: str | None) -> int | Literal["all"] | None:
+    if text is None or text == "all":
+        return text
+    if not text.isdecimal():
+        raise InputError(f"--level {text!r} is neither the number of a level nor all.")
+    return int(text)
+
+
+@contextmanager
+def _spinner() -> Iterator[Callable[[str], None]]:
+    """What is being done, while a terminal watches."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("reading") as status:
+        yield lambda text: status.update(escape(text))
+
+
+def _show(outcome: "Outcome") -> None:
+    from rich.console import Console
+
+    size = "" if outcome.size is None else f" of {outcome.size} heavy atoms"
+    typer.echo(
+        f"{len(outcome.train.smiles):,} training and {len(outcome.test.smiles):,} test molecules{size}, "
+        f"{outcome.known:,} together"
+    )
+    console = Console(highlight=False)
+    console.print(_numbers(outcome))
+    console.print(_recall(outcome))
+
+
+def _numbers(outcome: "Outcome") -> "Table":
+    """What each file is worth, with the denominator of every number."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    found = outcome.evaluated
+    table = Table("", "of", caption_justify="left")
+    for one in found:
+        table.add_column(escape(one.name), justify="right", overflow="fold")
+
+    def row(name: str, of: str, tell: Callable[["Evaluated"], str]) -> None:
+        table.add_row(name, of, *map(tell, found))
+
+    row("attempts", "", lambda one: f"{one.found.samples.attempts:,}")
+    row("valid", "attempts", lambda one: _interval(one.found.valid))
+    row("different", "", lambda one: f"{one.found.samples.unique:,}")
+    for draws in sorted({each.draws for one in found for each in one.found.unique_at}):
+        row(f"unique@{draws:,}", "k valid", _unique(draws))
+    row("in train", "valid", lambda one: _interval(one.found.known_train))
+    row("in test", "valid", lambda one: _interval(one.found.known_test))
+    row("novelty", "different", lambda one: _share(one.found.novelty))
+    row("V.U.N.", "attempts", lambda one: _share(one.found.vun))
+    table.add_section()
+    row("covered", "test", lambda one: _interval(one.found.coverage_test))
+    row("covered", "train", lambda one: _interval(one.found.coverage_train))
+    row("ideal sampler", "either", lambda one: f"{one.found.ideal:.1%}")
+    table.add_section()
+    row("diversity", "valid", lambda one: _measured(one.diversity, 3))
+    captions = ["[95 % interval]; train, test: the two sets"]
+    if outcome.diversity_test is not None:
+        captions.append(f"diversity of the test set: {_measured(outcome.diversity_test, 3)}")
+    if outcome.fcd_train is not None:
+        row("FCD", "valid", lambda one: _measured(one.fcd, 2))
+        captions.append(f"FCD of the training set: {_measured(outcome.fcd_train, 2)}")
+    if any(not each.first for one in found for each in one.found.unique_at):
+        captions.append("~ the order of the samples is not known: average over all choices of k")
+    table.caption = escape("\n".join(captions))
+    return table
+
+
+def _recall(outcome: "Outcome") -> "Table":
+    """The curves at their marks; a row of t says how far the ranking goes, if that is not far enough."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(
+        title="Among the t most frequent different molecules",
+        title_justify="left",
+        caption="* the same without training molecules in the ranking",
+        caption_justify="left",
+    )
+    table.add_column("", overflow="fold")
+    for name in ("t", "test", "[95 %]", "test*", "train"):
+        table.add_column(escape(name), justify="right")
+    for one in outcome.evaluated:
+        table.add_section()
+        curves = one.found
+        ranked = curves.test.ranks[-1]
+        for place, mark in enumerate(curves.test.marks):
+            share = curves.test.share(mark)
+            table.add_row(
+                "" if place else escape(one.name),
+                f"{mark:,}" if mark <= ranked else f"{mark:,} (only {ranked:,})",
+                f"{curves.test.at(mark):,.1f}",
+                escape(f"[{share.low * share.total:,.0f}, {share.high * share.total:,.0f}]"),
+                f"{curves.new.at(mark):,.1f}",
+                f"{curves.train.at(mark):,.1f}",
+            )
+    return table
+
+
+def _share(share: "Share") -> str:
+    return f"{share.value:.1%}" if share.total else "-"
+
+
+def _interval(share: "Share") -> str:
+    from rich.markup import escape
+
+    if not share.total:
+        return "-"
+    return escape(f"{share.value:.1%} [{100 * share.low:.1f}, {100 * share.high:.1f}]")
+
+
+def _measured(measured: "Measured | None", digits: int) -> str:
+    return "-" if measured is None else f"{measured.value:.{digits}f} ({measured.samples:,} drawn)"
+
+
+def _unique(draws: int) -> Callable[["Evaluated"], str]:
+    def tell(one: "Evaluated") -> str:
+        for each in one.found.unique_at:
+            if each.draws == draws:
+                return f"{'' if each.first else '~'}{each.value:.1%}"
+        return "-"
+
+    return tell

@@ -1,0 +1,29 @@
+"""`nmln report`: a page about a run of training."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmln.cli.common import one_thread
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="The folder of a run of training.")],
+) -> None:
+    """Write a page about a run: what its curves say, the curves, and its settings.
+
+    Made from the files of the run alone, during training or after it: report.html, training.png,
+    training.svg and training.csv, all in its folder.
+    """
+    one_thread()
+    from nmln.workflow.reporting import write_report
+
+    made = write_report(run)
+    for finding in made.findings:
+        if finding.warning:
+            typer.secho("note: ", fg="yellow", nl=False, err=True)
+            typer.echo(finding.text, err=True)
+        else:
+            typer.echo(finding.text)
+    typer.echo("Written: " + ", ".join(map(str, made.written)))

@@ -1,0 +1,33 @@
+"""How alike molecules are, by the pieces that they share."""
+
+from collections.abc import Sequence
+
+from rdkit import Chem, DataStructs, rdBase
+from rdkit.Chem import rdFingerprintGenerator
+
+from nmln.files import InputError
+
+RADIUS, BITS = 2, 2048
+
+
+def mean_distance(smiles: Sequence[str]) -> float:
+    """The mean of 1 - Tanimoto over all pairs of places in the list, by Morgan fingerprints.
+
+    Quadratic in the number of molecules: 2,000 take about half a second.
+    """
+    if len(smiles) < 2:
+        raise InputError("a distance needs two molecules.")
+    generator = rdFingerprintGenerator.GetMorganGenerator(radius=RADIUS, fpSize=BITS)
+    prints = []
+    with rdBase.BlockLogs():
+        for text in smiles:
+            molecule = Chem.MolFromSmiles(text)
+            if molecule is None:
+                raise InputError(f"{text!r} cannot be read as SMILES.")
+            prints.append(generator.GetFingerprint(molecule))
+    alike = sum(
+        sum(DataStructs.BulkTanimotoSimilarity(one, prints[:place]))
+        for place, one in enumerate(prints)
+        if place
+    )
+    return 1 - alike / (len(prints) * (len(prints) - 1) / 2)

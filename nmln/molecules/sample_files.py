@@ -1,0 +1,363 @@
+"""Reading generated molecules of any origin, one attempt or one counted molecule a line.
+
+| file | what a line is |
+| --- | --- |
+| `.smi`, `.txt` | a SMILES, perhaps a name after white space |
+| `.csv` | a row with a SMILES column; an empty cell is an attempt that gave nothing |
+| `.csv` with a column `count` | a SMILES and how often it was generated |
+| `.csv` with columns `level` and `status` | an attempt of `nmln sample`, at one of its levels |
+
+All may be packed by gzip. Files are streamed: memory grows with the different molecules only.
+"""
+
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+from nmln.evaluation import Counts, Tally
+from nmln.files import InputError, read_lines
+from nmln.molecules.chemistry import Molecule, Refusal, Status, parse_all
+from nmln.molecules.datasets import Dropped, is_source, load
+
+LINES, TABLES = (".smi", ".smiles", ".txt"), (".csv",)
+FOLDER = ("samples.csv.gz", "samples.csv", "counts.csv", "samples.smi")
+"""What samples are called in a folder, the most telling first."""
+
+_PARCEL = 65_536  # lines that are read before their molecules are looked at
+_REMEMBERED = 500_000  # texts whose molecule is kept; beyond, they are parsed again
+_CHECKED = 1_000  # names in a file of ours that must be canonical before the others are believed
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of one level of one file, and by what reasons the others are not valid."""
+
+    source: str
+    level: int | None
+    counts: Counts
+    refused: tuple[Dropped, ...]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A set of different molecules to compare with, their numbers of heavy atoms, what was left out."""
+
+    source: str
+    smiles: frozenset[str]
+    sizes: frozenset[int]
+    dropped: tuple[Dropped, ...] = ()
+
+
+class _Row(NamedTuple):
+    line: int
+    text: str
+    times: int = 1
+    level: int | None = None
+    status: str | None = None  # as a file of ours tells it
+
+
+def read_samples(
+    path: Path, column: str | None = None, size: int | None = None, processes: int = 1
+) -> list[Samples]:
+    """The samples of a file, one entry a level, the target last; `column` names that of the SMILES.
+
+    Valid is what reads as one molecule, with exactly `size` heavy atoms if that is given. Names in
+    files of `nmln sample` are canonical already and believed, if the first thousand prove to be so by
+    the RDKit at hand.
+    """
+    names = _Names(size, processes)
+    levels: dict[int | None, _Collected] = {}
+    rows, counted = _rows(path, column)
+    while parcel := list(islice(rows, _PARCEL)):
+        names.learn(parcel)
+        for row in parcel:
+            levels.setdefault(row.level, _Collected()).add(row, names)
+    if not levels:
+        raise InputError("there are no samples in it.", str(path))
+    attempts = _told_attempts(path) if counted and len(levels) == 1 else None
+    found = []
+    for level, collected in sorted(levels.items(), key=lambda item: item[0] or 0):
+        if attempts is not None and attempts < collected.tally.attempts:
+            raise InputError(
+                f"this tells of {attempts:,} attempts, but {path.name} beside it counts "
+                f"{collected.tally.attempts:,}. Remove the file that is old.",
+                str(path.with_name("sampling.json")),
+            )
+        counts = collected.tally.close(attempts, ordered=not counted)
+        found.append(Samples(str(path), level, counts, collected.refused()))
+    return found
+
+
+def read_reference(
+    source: str, column: str | None = None, size: int | None = None, processes: int = 1
+) -> Reference:
+    """The different molecules of a file or of a set such as `pubchem-10`; those of `size`, if given."""
+    if not Path(source).exists() and is_source(source) and not _ending(Path(source)):
+        molecules = load(source, size)
+        sizes = frozenset([len(molecules.space.domain["node"])])
+        return Reference(source, frozenset(molecules.smiles), sizes, molecules.dropped)
+    names, collected = _Names(size, processes), _Collected()
+    rows, _ = _rows(Path(source), column)
+    while parcel := list(islice(rows, _PARCEL)):
+        names.learn(parcel)
+        for row in parcel:
+            collected.add(row, names)
+    if not collected.tally.counts:
+        reasons = "; ".join(map(str, collected.refused())) or "it is empty"
+        raise InputError(f"there are no molecules in it: {reasons}.", source)
+    smiles = frozenset(collected.tally.counts)
+    return Reference(source, smiles, frozenset(names.sizes), collected.refused())
+
+
+def locate(path: Path) -> Path:
+    """The file of samples that a path means: itself, or the one in a folder."""
+    if not path.is_dir():
+        return path
+    for name in FOLDER:
+        if (path / name).is_file():
+            return path / name
+    raise InputError(
+        f"this folder has no samples: none of {', '.join(FOLDER)}. Make some (nmln sample), or name "
+        "a file.",
+        str(path),
+    )
+
+
+# From texts to canonical names.
+
+
+class _Names:
+    """What texts are as molecules; remembers many, and forgets them all when they are too many."""
+
+    def __init__(self, size: int | None, processes: int) -> None:
+        self.size, self.processes = size, processes
+        self.sizes: set[int] = set()
+        self._known: dict[str, str | Refusal] = {}
+        self._believed: bool | None = None
+
+    def learn(self, rows: Iterable[_Row]) -> None:
+        """Look at the texts of rows that are not known yet."""
+        if len(self._known) > _REMEMBERED:
+            self._known.clear()
+        ours: dict[str, None] = {}
+        others: dict[str, None] = {}
+        for row in rows:
+            if row.text and row.text not in self._known:
+                (others if row.status is None else ours)[row.text] = None
+        if ours and self._believed is None:
+            first = list(islice(ours, _CHECKED))
+            self._parse(first)
+            self._believed = all(self._known[text] == text for text in first)
+        if not self._believed:
+            others |= {text: None for text in ours if text not in self._known}
+        self._parse(list(others))
+
+    def of(self, row: _Row) -> str | Refusal:
+        """The canonical name of a row's molecule, or why it has none."""
+        if not row.text:
+            return Refusal("nothing", "the place of the SMILES is empty.")
+        if row.status is not None and self._believed and row.text not in self._known:
+            return row.text
+        return self._known[row.text]
+
+    def _parse(self, texts: list[str]) -> None:
+        for text, found in zip(texts, parse_all(texts, self.processes), strict=True):
+            self._known[text] = self._judge(found) if isinstance(found, Molecule) else found
+
+    def _judge(self, found: Molecule) -> str | Refusal:
+        atoms = len(found.atoms)
+        if self.size is not None and atoms != self.size:
+            detail = f"{found.smiles} has {atoms} heavy atoms, but {self.size} are wanted."
+            return Refusal("another size", detail)
+        self.sizes.add(atoms)
+        return found.smiles
+
+
+class _Collected:
+    """The counts of one level and its refusals by reason, each with the first line."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self._refused: dict[str, tuple[int, int, str]] = {}
+
+    def add(self, row: _Row, names: _Names) -> None:
+        if row.status not in (None, "valid"):
+            found = Refusal(str(row.status), "as the file says.")
+        else:
+            found = names.of(row)
+        if isinstance(found, str):
+            self.tally.add(found, row.times)
+            return
+        self.tally.add(None, row.times)
+        count, line, detail = self._refused.get(found.reason, (0, row.line, found.detail))
+        self._refused[found.reason] = (count + row.times, line, detail)
+
+    def refused(self) -> tuple[Dropped, ...]:
+        """The most frequent reason first."""
+        found = [Dropped(reason, *told) for reason, told in self._refused.items()]
+        return tuple(sorted(found, key=lambda drop: (-drop.count, drop.reason)))
+
+
+# From files to rows.
+
+
+def _rows(path: Path, column: str | None) -> tuple[Iterator[_Row], bool]:
+    """The rows of a file, and whether each holds a count instead of an attempt."""
+    ending = _ending(path)
+    if ending in LINES:
+        return _line_rows(_lines(path)), False
+    if ending in TABLES:
+        return _table_rows(path, column)
+    raise InputError(
+        f"molecules come in files that end in {', '.join((*LINES, *TABLES))}, or in these with .gz, "
+        "or in sets with names such as pubchem-10. Rename it, or give such a name.",
+        str(path),
+    )
+
+
+def _ending(path: Path) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes[-1:] == [".gz"]:
+        suffixes.pop()
+    last = suffixes[-1] if suffixes else ""
+    return last if last in (*LINES, *TABLES) else ""
+
+
+def _line_rows(lines: Iterator[tuple[int, str]]) -> Iterator[_Row]:
+    """Comments and a header are looked for above the first molecule only: later, `#C` is an attempt."""
+    begun = False
+    for number, line in lines:
+        words = line.split(maxsplit=1)
+        if not words or (not begun and (words[0][0] == "#" or _is_smiles_column(words[0]))):
+            continue
+        begun = True
+        yield _Row(number, words[0])
+
+
+def _table_rows(path: Path, column: str | None) -> tuple[Iterator[_Row], bool]:
+    lines = _lines(path)
+    skipped, header = 0, ""
+    for number, line in lines:
+        if line.strip() and (line[0] != "#" or line.startswith("#,")):  # a column may be called #
+            skipped, header = number, line
+            break
+    cells = [cell.strip() for cell in next(csv.reader([header]), [])]
+    if not cells:
+        raise InputError("there are no samples in it.", str(path))
+    lower = [cell.lower() for cell in cells]
+    smiles = _smiles_column(cells, column, path, skipped)
+    ours = "level" in lower and "status" in lower
+    places = [smiles, *((lower.index("level"), lower.index("status")) if ours else ())]
+    count = next((lower.index(name) for name in ("count", "counts") if name in lower), None)
+    if count is not None:
+        places.append(count)
+
+    def rows() -> Iterator[_Row]:
+        reader = csv.reader(line + "\n" for _, line in lines)
+        for row in _checked(reader, path):
+            line = skipped + reader.line_num
+            if not row:
+                continue
+            if len(row) <= max(places):
+                raise InputError(
+                    f"this row has {len(row)} cells, but the first row promises {len(cells)}. Repair "
+                    "or remove it.",
+                    str(path), line,
+                )  # fmt: skip
+            text = row[smiles].strip()
+            if ours:
+                status = _status(row[places[2]], path, line)
+                yield _Row(line, text, 1, _number(row[places[1]], "level", path, line), status)
+            elif count is None:
+                yield _Row(line, text)
+            elif times := _number(row[count], "count", path, line):
+                yield _Row(line, text, times)
+
+    return rows(), count is not None
+
+
+def _checked(reader: Iterator[list[str]], path: Path) -> Iterator[list[str]]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise InputError(f"this is not comma-separated text: {error}.", str(path)) from None
+
+
+def _smiles_column(cells: list[str], column: str | None, path: Path, line: int) -> int:
+    lower = [cell.lower() for cell in cells]
+    wanted = ["smiles", "canonical_smiles"] if column is None else [column.strip().lower()]
+    for name in wanted:
+        if name in lower:
+            return lower.index(name)
+    close = [place for place, cell in enumerate(cells) if _is_smiles_column(cell)]
+    if column is None and close:
+        return close[0]
+    missing = "no column is called smiles" if column is None else f"no column is called {column}"
+    found = ", ".join(cells)
+    raise InputError(
+        f"{missing}. Columns here: {found[:200]}. Name that of the SMILES with --column.",
+        str(path), line,
+    )  # fmt: skip
+
+
+def _is_smiles_column(word: str) -> bool:
+    return word.strip().lower().endswith("smiles")
+
+
+def _number(text: str, what: str, path: Path, line: int) -> int:
+    if not text.strip().isdecimal():
+        raise InputError(f"a {what} is a whole number, but this is {text!r}.", str(path), line)
+    return int(text)
+
+
+def _status(text: str, path: Path, line: int) -> str:
+    if text not in get_args(Status):
+        known = ", ".join(get_args(Status))
+        raise InputError(f"a status is one of {known}, but this is {text!r}.", str(path), line)
+    return text
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The numbered lines of a text file, packed or not, without line ends."""
+    try:
+        with open(path, "rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+    except FileNotFoundError:
+        raise InputError("there is no such file. Check the path.", str(path)) from None
+    except IsADirectoryError:
+        raise InputError("this is a directory. Name a file in it.", str(path)) from None
+    return _unpacked(path) if packed else read_lines(path)
+
+
+def _unpacked(path: Path) -> Iterator[tuple[int, str]]:
+    number = 0
+    try:
+        with gzip.open(path, "rt", encoding="utf-8-sig", newline="\n") as file:
+            for number, line in enumerate(file, 1):
+                yield number, line.rstrip("\r\n")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(
+            f"this is no whole gzip file, it breaks off after line {number:,}: {error}. Fetch or make "
+            "it again.",
+            str(path),
+        ) from None
+    except UnicodeDecodeError:
+        raise InputError("what is packed here is not UTF-8 text.", str(path), number + 1) from None
+
+
+def _told_attempts(path: Path) -> int | None:
+    """How many attempts the sampling behind a file of counts took, if that is written beside it."""
+    beside = path.with_name("sampling.json")
+    if not path.name.startswith("counts.csv") or not beside.is_file():
+        return None
+    try:
+        told = json.loads(beside.read_text(encoding="utf-8")).get("attempts")
+    except (ValueError, AttributeError):
+        raise InputError("this is not the JSON that nmln sample writes.", str(beside)) from None
+    return told if isinstance(told, int) else None

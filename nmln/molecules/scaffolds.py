@@ -1,0 +1,55 @@
+"""A scaffold as evidence: its atoms and all pairs within it are known, the rest is to be sampled."""
+
+from difflib import get_close_matches
+
+import torch
+
+from nmln.evidence import Evidence
+from nmln.files import InputError
+from nmln.molecules.chemistry import ATOM, BOND, atoms_of
+from nmln.molecules.chemistry.scaffold import Scaffold, parse_scaffold
+from nmln.space import Space
+
+
+def scaffold_evidence(space: Space, scaffold: Scaffold | str) -> Evidence:
+    """What is known of a molecule that contains a scaffold, whose atoms are the first nodes.
+
+    Observed are the kind of its atoms, whether and how each pair of them is bonded, and that its closed
+    atoms have no bond to other nodes. Potentials do not care which nodes these are, so nothing is lost
+    by the choice; a molecule that contains the scaffold k times has k times the probability.
+    """
+    given = parse_scaffold(scaffold) if isinstance(scaffold, str) else scaffold
+    kinds, nodes = atoms_of(space)
+    size = len(given.atoms)
+    if size >= nodes:
+        raise InputError(
+            f"the scaffold {given.smiles} has {size} atoms and molecules of this model have {nodes}, so "
+            "that no free atom is left to sample. Take a smaller scaffold or a larger model."
+        )
+    allowed = torch.ones(space.entries, dtype=torch.bool)
+    atom, bond = space.block(ATOM), space.block(BOND)
+    by_atom = allowed[atom.entries].view(atom.count, atom.size)
+    by_bond = allowed[bond.entries].view(bond.count, bond.size)
+    pairs = space.table(BOND)
+    for node, name in enumerate(given.atoms):
+        by_atom[node] = False
+        by_atom[node, _kind(name, kinds, given)] = True
+        known = range(size) if node in given.open else range(nodes)
+        for other in known:
+            if other != node:
+                by_bond[pairs[node, other], 1:] = False  # no bond, until one is given
+    for one, other, category in given.bonds:
+        by_bond[pairs[one, other]] = False
+        by_bond[pairs[one, other], category] = True
+    return Evidence(space, allowed)
+
+
+def _kind(name: str, kinds: tuple[str, ...], scaffold: Scaffold) -> int:
+    if name in kinds:
+        return kinds.index(name)
+    near = get_close_matches(name, kinds, 1, 0.5)
+    raise InputError(
+        f"the scaffold {scaffold.smiles} has the atom {name}, but this model has only "
+        f"{', '.join(kinds)}. {f'Did you mean {near[0]}?' if near else 'Use one of these.'}",
+        token=name,
+    )

@@ -1,0 +1,37 @@
+"""Counting what is dropped, by reason: nothing goes silently."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """How many lines were left out for one reason, with the first of them."""
+
+    reason: str
+    count: int
+    line: int
+    example: str
+
+    def __str__(self) -> str:
+        return f"{self.count:,} x {self.reason} (first in line {self.line}: {self.example})"
+
+
+class Tally:
+    """Counts what is dropped, by reason, and remembers the first line of each."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, tuple[int, str]] = {}
+
+    def add(self, line: int, reason: str, example: str) -> None:
+        self._counts[reason] += 1
+        if reason not in self._first or line < self._first[reason][0]:
+            self._first[reason] = (line, example)
+
+    def dropped(self) -> tuple[Dropped, ...]:
+        """The most frequent reason first."""
+        return tuple(Dropped(r, n, *self._first[r]) for r, n in self._counts.most_common())
+
+    def __str__(self) -> str:
+        return "Dropped: " + ("; ".join(map(str, self.dropped())) or "nothing") + "."

@@ -1,0 +1,199 @@
+"""The metrics of a run, read back from its JSON lines: one curve for every name that lines mention."""
+
+import json
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import isfinite, nan
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from nmln.files import InputError, read_lines
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric at the steps where it was told; NaN where it was no finite number."""
+
+    name: str
+    rows: Int[np.ndarray, " told"]  # which lines of the history told it
+    steps: Int[np.ndarray, " told"]
+    numbers: Float[np.ndarray, "told width"]
+    listed: bool  # a number for each level or pair, not one for all
+
+    @property
+    def width(self) -> int:
+        return self.numbers.shape[1]
+
+    def late(self, share: float = 0.2) -> Float[np.ndarray, "late width"]:
+        """The last part of the curve: what a run has come to."""
+        return self.numbers[-max(1, round(share * len(self.numbers))) :]
+
+
+@dataclass(frozen=True)
+class History:
+    """All curves of a run, in the order in which lines first mention them."""
+
+    steps: Int[np.ndarray, " lines"]
+    curves: dict[str, Curve]
+    notes: tuple[str, ...] = ()  # what was wrong with the file
+
+    def last(self, name: str) -> float | None:
+        """The last number that one for all levels was told, if there is any."""
+        curve = self.curves.get(name)
+        return None if curve is None or curve.listed else float(curve.numbers[-1, 0])
+
+
+@dataclass
+class _Column:
+    listed: bool
+    width: int
+    rows: array = field(default_factory=lambda: array("q"))
+    numbers: array = field(default_factory=lambda: array("d"))
+
+
+def read_history(path: str | Path) -> History:
+    """The curves in a file of JSON lines, each with a step.
+
+    A last line that is cut off, as a killed run leaves it, is left out and noted; any other damage ends
+    with an error that names the line. Where a run went back, the later lines count. Texts, truth values
+    and tables in a line are passed over.
+    """
+    steps, columns = array("q"), dict[str, _Column]()
+    broken: InputError | None = None
+    for number, line in read_lines(path):
+        if broken is not None:
+            raise broken
+        if not line.strip():
+            continue
+        try:
+            content = json.loads(line)
+        except json.JSONDecodeError as error:
+            broken = InputError(f"this is not JSON: {error}.", str(path), number)
+            continue
+        step = content.get("step") if isinstance(content, dict) else None
+        if not isinstance(step, int) or isinstance(step, bool):
+            raise InputError(
+                "a line of metrics needs a whole number as its step.", str(path), number
+            )
+        for name, value in content.items():
+            if name != "step":
+                _tell(columns, name, value, len(steps), (str(path), number))
+        steps.append(step)
+    if not steps:
+        raise InputError("no step of this run is told of yet: there is nothing to draw.", str(path))
+    note = f"The last line of {Path(path).name} is cut off and was left out."
+    return _history(np.array(steps, dtype=np.int64), columns, () if broken is None else (note,))
+
+
+def _tell(
+    columns: dict[str, _Column], name: str, value: object, row: int, place: tuple[str, int]
+) -> None:
+    if value is None:  # a number that was not finite; before any other, nobody knows how many
+        if name not in columns:
+            return
+        value = [None] * columns[name].width if columns[name].listed else None
+    listed = isinstance(value, list)
+    numbers = [_number(one) for one in value] if isinstance(value, list) else [_number(value)]
+    if not numbers or None in numbers:
+        return
+    column = columns.setdefault(name, _Column(listed, len(numbers)))
+    if (column.listed, column.width) != (listed, len(numbers)):
+        raise InputError(
+            f"{name} has {len(numbers)} numbers here, but {column.width} in the lines before. Is this "
+            "file of two runs? Keep the lines of one.",
+            *place,
+        )
+    column.rows.append(row)
+    column.numbers.extend(one for one in numbers if one is not None)
+
+
+def _number(value: object) -> float | None:
+    """A number as a line may hold it, NaN if it is not finite; nothing if it is something else."""
+    if value is None:
+        return nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if isfinite(value) else nan
+
+
+def _history(
+    steps: Int[np.ndarray, " lines"], columns: dict[str, _Column], notes: tuple[str, ...]
+) -> History:
+    kept = _not_repeated(steps)
+    moved = np.cumsum(kept) - 1  # where a kept line stands among the kept ones
+    curves = {}
+    for name, column in columns.items():
+        rows = np.array(column.rows, dtype=np.int64)
+        numbers = np.array(column.numbers).reshape(-1, column.width)
+        mine = kept[rows]
+        if mine.any():
+            curves[name] = Curve(
+                name, moved[rows[mine]], steps[rows[mine]], numbers[mine], column.listed
+            )
+    return History(steps[kept], curves, notes)
+
+
+def _not_repeated(steps: Int[np.ndarray, " lines"]) -> Bool[np.ndarray, " lines"]:
+    """The lines after which no line has the same or an earlier step."""
+    lowest_later = np.minimum.accumulate(steps[::-1])[::-1]
+    kept = np.ones(len(steps), dtype=bool)
+    kept[:-1] = steps[:-1] < lowest_later[1:]
+    return kept
+
+
+def table(history: History, names: dict[str, list[str]]) -> Iterator[str]:
+    """All numbers as CSV, a line for each step; `names` says what the columns of a list are called."""
+    head, columns = ["step"], [np.empty((len(history.steps), 0))]
+    for curve in history.curves.values():
+        whole = np.full((len(history.steps), curve.width), nan)
+        whole[curve.rows] = curve.numbers
+        head += [f"{curve.name} {part}".strip() for part in names.get(curve.name, [""])]
+        columns.append(whole)
+    yield ",".join(_quoted(name) for name in head)
+    for step, row in zip(history.steps, np.hstack(columns), strict=True):
+        yield ",".join(
+            [str(step), *("" if number != number else f"{number:.6g}" for number in row)]
+        )
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"' if set(text) & set(',"\n\r') else text
+
+
+def smooth(numbers: Float[np.ndarray, " told"], window: int) -> Float[np.ndarray, " told"]:
+    """The running mean over a window around each number, shorter at the ends; NaN stays where it is."""
+    finite = np.isfinite(numbers)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(finite, numbers, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(finite)])
+    at = np.arange(len(numbers))
+    first = np.maximum(at - window // 2, 0)
+    after = np.minimum(at + window // 2 + 1, len(numbers))
+    means = (sums[after] - sums[first]) / np.maximum(counts[after] - counts[first], 1)
+    return np.where(finite, means, nan)
+
+
+def extremes(numbers: Float[np.ndarray, " told"], most: int) -> Int[np.ndarray, " shown"]:
+    """Places of about `most` numbers that show as much as all: lowest and highest of each stretch.
+
+    A stretch without any finite number keeps one, which leaves the gap in the curve.
+    """
+    if len(numbers) <= most:
+        return np.arange(len(numbers))
+    kept = [0, len(numbers) - 1]
+    edges = np.linspace(0, len(numbers), max(1, most // 2) + 1).astype(int)
+    for first, after in pairwise(edges.tolist()):
+        part = numbers[first:after]
+        if np.isfinite(part).any():
+            kept += [first + int(np.nanargmin(part)), first + int(np.nanargmax(part))]
+        else:
+            kept.append(first)
+    return np.unique(kept)
+
+
+def spread(count: int, most: int) -> Int[np.ndarray, " shown"]:
+    """At most `most` of `count` places, evenly spread, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))

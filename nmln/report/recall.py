@@ -1,0 +1,121 @@
+"""The recall curves of several sets of samples, in one figure."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nmln.evaluation import Evaluation, RecallCurve
+from nmln.report.figures import draw
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#222222")
+"""Okabe and Ito's, which stay apart for colour-blind readers; where they run out, dashes begin."""
+
+_DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
+_GREY = "#777777"
+
+
+@dataclass(frozen=True)
+class _Panel:
+    title: str
+    curve: Callable[[Evaluation], RecallCurve]
+    ranked: int  # how many known molecules can be in the ranking
+
+
+def write_recall(
+    stem: Path, found: Sequence[tuple[str, Evaluation]], known: int
+) -> tuple[Path, Path]:
+    """One line for each named evaluation, kept as `stem`.png and `stem`.svg.
+
+    `known` is the number of training and test molecules together: a sampler that draws from them at
+    random finds each set in proportion, which is the dashed line.
+    """
+    size = (9.6, 3.3 + 0.17 * (len(found) + 1) // 4)
+    return draw(stem, lambda figure: paint_recall(figure, found, known), size)
+
+
+def paint_recall(figure: "Figure", found: Sequence[tuple[str, Evaluation]], known: int) -> None:
+    """Fill a figure with three panels: test set, test set without training molecules, training set."""
+    test, train = found[0][1].test.size, found[0][1].train.size
+    panels = (
+        _Panel(f"Test molecules (of {test:,})", lambda one: one.test, known),
+        _Panel("The same, training set not ranked", lambda one: one.new, test),
+        _Panel(f"Training molecules (of {train:,})", lambda one: one.train, known),
+    )
+    longest = longest_ranking(one for _, one in found)
+    axes: Sequence[Axes] = figure.subplots(1, len(panels))
+    for place, (panel, into) in enumerate(zip(panels, axes, strict=True)):
+        lines = [(name, panel.curve(one)) for name, one in found]
+        paint_curves(into, lines, panel.ranked, longest)
+        into.set_title(panel.title)
+        if not place:
+            into.set_ylabel("found among them")
+    handles, labels = axes[0].get_legend_handles_labels()
+    columns = max(1, min(4, len(labels)))
+    figure.legend(handles, labels, loc="outside lower left", ncols=columns)
+
+
+def longest_ranking(found: Iterable[Evaluation]) -> int:
+    """How far the axis of ranks goes."""
+    return max(10, *(one.samples.unique for one in found))
+
+
+def paint_curves(
+    axes: "Axes",
+    lines: Sequence[tuple[str, RecallCurve]],
+    ranked: int,
+    longest: int,
+    colours: Sequence[Any] = COLOURS,
+) -> None:
+    """Curves of one set with names, below all that can be found, beside what even drawing would find.
+
+    `ranked` is how many known molecules can be in the ranking.
+    """
+    _reference(axes, lines[0][1].size, ranked, longest)
+    for number, (name, curve) in enumerate(lines):
+        _line(axes, curve, number, name, colours)
+    axes.set_xscale("log")
+    axes.set_yscale("symlog", linthresh=1, linscale=0.4)  # zero has a place too
+    axes.set_xlim(1, longest)
+    axes.set_ylim(bottom=0)
+    _plain_ticks(axes)
+    axes.set_xlabel("t most frequent different molecules")
+
+
+def _line(axes: "Axes", curve: RecallCurve, number: int, name: str, colours: Sequence[Any]) -> None:
+    """Exact between the ends of blocks, where it is straight but a logarithmic axis bends it."""
+    last = curve.ranks[-1]
+    across = np.unique([*np.geomspace(1, max(1, last), 200), *curve.ranks[1:]])
+    colour = colours[number % len(colours)]
+    dashes = _DASHES[number // len(colours) % len(_DASHES)]
+    label = name.replace("$", r"\$")  # or matplotlib takes it for a formula
+    axes.plot(across, [curve.at(t) for t in across], color=colour, linestyle=dashes, label=label)
+    axes.plot([max(1, last)], [curve.found[-1]], "o", color=colour, markersize=3.5, clip_on=False)
+
+
+def _reference(axes: "Axes", size: int, ranked: int, longest: int) -> None:
+    """All that can be found, and what drawing from the known molecules would find."""
+    across = np.unique(np.geomspace(1, longest, 400))
+    most = np.minimum(across, size)
+    axes.plot(across, most, color=_GREY, linewidth=1, linestyle=":", label="all that can be found")
+    even = size * np.minimum(across / ranked, 1)
+    axes.plot(
+        across, even, color=_GREY, linewidth=1, linestyle="--",
+        label="drawing from training and test set",
+    )  # fmt: skip
+
+
+def _plain_ticks(axes: "Axes") -> None:
+    """1,000 is easier to read than a power of ten."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    plain = FuncFormatter(lambda value, _: f"{value:,.0f}")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(plain)
+        axis.set_minor_formatter(NullFormatter())

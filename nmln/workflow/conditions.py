@@ -1,0 +1,124 @@
+"""What is asked of samples beyond the model: evidence, a scaffold, formulas."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from nmln.evidence import Evidence
+from nmln.files import InputError, read_lines
+from nmln.formats.db import read_evidence
+from nmln.formats.mln import parse_formula, parse_mln
+from nmln.logic import WeightedFormula, free_variables
+from nmln.model import Model
+from nmln.molecules.scaffolds import scaffold_evidence
+from nmln.potentials.base import BasePotential
+from nmln.potentials.formula import constraint
+from nmln.space import Space
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What samples must agree with, and what makes some of them likelier."""
+
+    evidence: Evidence | None = None
+    formulas: tuple[WeightedFormula, ...] = ()
+
+    def added(self, model: Model) -> BasePotential | None:
+        """The formulas as a potential for every level that the model's chains run at."""
+        if not self.formulas:
+            return None
+        return constraint(model.space, self.formulas, model.method.chain_levels)
+
+
+def read_conditions(
+    space: Space,
+    *,
+    evidence: Path | None = None,
+    scaffold: str | None = None,
+    formulas: Sequence[str] = (),
+    formula_files: Sequence[Path] = (),
+) -> Conditions:
+    """All that was asked for, together."""
+    known = None if evidence is None else read_evidence(evidence, space)
+    if scaffold is not None:
+        given = scaffold_evidence(space, scaffold)
+        known = given if known is None else known & given
+    found = [read_formula(space, text) for text in formulas]
+    for path in formula_files:
+        found += read_formulas(space, path)
+    return Conditions(known, tuple(found))
+
+
+def read_formula(space: Space, text: str) -> WeightedFormula:
+    """One formula over the language of a space; the error for a wrong one tells the column."""
+    source = f"formula {text!r}"
+    try:
+        return _checked(parse_formula(text, space.language, _domain(space)), space)
+    except InputError as error:
+        raise InputError(_hinted(error, space), source, column=error.column) from None
+
+
+def read_formulas(space: Space, path: Path) -> list[WeightedFormula]:
+    """The formulas of a `.mln` file over the language of a space, which it need not declare."""
+    header = space.language.header(_domain(space)) + "\n"
+    above = header.count("\n")
+    text = "\n".join(line for _, line in read_lines(path))
+    try:
+        program = parse_mln(header + text, str(path))
+        if program.language != space.language:
+            (new, *_) = [a for a in program.language if a not in space.language.attributes]
+            raise InputError(
+                f"{new.name} is declared here, but the model does not know it. Write a formula with a "
+                "weight before it or a full stop behind it, over "
+                f"{', '.join(a.name for a in space.language)}.",
+                str(path),
+                token=new.name,
+            )
+        found = [_checked(one, space) for one in program.formulas]
+    except InputError as error:
+        line = None if error.line is None else error.line - above
+        message = _hinted(error, space)
+        if "declared twice" in message:
+            message += " Sorts and predicates are those of the model: leave declarations out."
+        raise InputError(message, str(path), line, error.column) from None
+    if not found:
+        raise InputError("there is no formula in this file.", str(path))
+    return found
+
+
+def _domain(space: Space) -> dict[str, tuple[str, ...]]:
+    return {sort: tuple(names) for sort, names in space.domain.items()}
+
+
+def _checked(formula: WeightedFormula, space: Space) -> WeightedFormula:
+    """Refuse what can be read but is hardly meant."""
+    if formula.weight is None and not formula.hard:
+        raise InputError(
+            f"{formula} has no weight and is not hard, so it would do nothing. Begin it with a weight, "
+            "as in '1.5 …', or end it with a full stop."
+        )
+    values = space.language.value_sorts
+    for variable in free_variables(formula.formula):
+        near = get_close_matches(variable.name, values.get(variable.sort, ()), 1, 0.7)
+        if near and variable.name not in formula.templates:
+            raise InputError(
+                f"{variable.name} is no category, and would be read as a variable for all of them. Did "
+                f"you mean {near[0]}? If not, rename the variable.",
+                token=variable.name,
+            )
+    return formula
+
+
+def _hinted(error: InputError, space: Space) -> str:
+    """The message, with the known name that is nearest to an unknown one."""
+    unknown = error.message.startswith(("unknown predicate", "undeclared constant"))
+    if not unknown:
+        return error.message
+    name = error.message.split()[2].rstrip(".,:")
+    known = [a.name for a in space.language]
+    if error.message.startswith("undeclared"):
+        known = [value for values in space.language.value_sorts.values() for value in values]
+    alike = [one for one in known if one.lower() == name.lower()]
+    near = alike or get_close_matches(name, known, 1, 0.5)
+    return error.message + (f" Did you mean {near[0]}?" if near else "")

@@ -1,0 +1,180 @@
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from nmln.files import InputError
+from nmln.molecules import sample_files
+from nmln.molecules.sample_files import locate, read_reference, read_samples
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    content = text.encode() if isinstance(text, str) else text
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def counts(path: Path, **options: object) -> tuple[dict[str, int], int]:
+    (found,) = read_samples(path, **options)  # type: ignore[arg-type]
+    return dict(found.counts.counts), found.counts.attempts
+
+
+ETHANOL = {"CCO": 2, "CCN": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.smi", "# a comment\nsmiles name\nOCC ethanol\n\nC(O)C\tagain\nCCN\nC1C\n"),
+        ("a.txt", "OCC\r\nCCO\r\nCCN\r\nC1C\r\n"),
+        ("a.smi.gz", "\ufeffOCC\nCCO\nCCN\nC1C"),
+        ("a.csv", "id,SMILES\n1,OCC\n2,CCO\n3,CCN\n4,\n"),
+        ("a.csv.gz", 'canonical_smiles,note\r\nOCC,"a, b"\r\nCCO,\r\nCCN,x\r\nCC(,y\r\n'),
+        ("a.csv", "#,smiles\n1,OCC\n2,CCO\n3,CCN\n4,C.C\n"),
+        ("counts.csv", "smiles,count\nOCC,1\nCCO,1\nCCN,1\nC1C,1\nCC,0\n"),
+    ],
+)
+def test_samples_of_every_kind_are_read_alike(tmp_path: Path, name: str, text: str) -> None:
+    path = write(tmp_path / name, text)
+    assert counts(path) == (ETHANOL, 4)
+    (found,) = read_samples(path)
+    assert [drop.count for drop in found.refused] == [1]
+
+
+def test_another_size_is_not_valid_and_told_by_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.smi", "CCO\nCC\nCCN\nC\n")
+    (found,) = read_samples(path, size=3)
+    assert (found.counts.valid, found.counts.attempts) == (2, 4)
+    (drop,) = found.refused
+    assert (drop.reason, drop.count, drop.line) == ("another size", 2, 2)
+    assert drop.example == "CC has 2 heavy atoms, but 3 are wanted."
+
+
+def test_a_hash_is_a_comment_only_above_the_first_molecule(tmp_path: Path) -> None:
+    assert counts(write(tmp_path / "a.smi", "# made by hand\nCCO\n#CC\n")) == ({"CCO": 1}, 2)
+
+
+def test_attempts_of_counts_are_those_that_the_sampling_tells(tmp_path: Path) -> None:
+    path = write(tmp_path / "counts.csv", "smiles,count\nCCO,7\nC1C,2\n")
+    assert counts(path) == ({"CCO": 7}, 9)
+    write(tmp_path / "sampling.json", json.dumps({"attempts": 20}))
+    assert counts(path) == ({"CCO": 7}, 20)
+    write(tmp_path / "sampling.json", json.dumps({"attempts": 8}))
+    with pytest.raises(InputError, match=r"sampling\.json: this tells of 8 attempts, but counts"):
+        read_samples(path)
+    write(tmp_path / "sampling.json", "{")
+    with pytest.raises(InputError, match="not the JSON"):
+        read_samples(path)
+
+
+ROWS = (
+    "sample,level,status,smiles\n0,0,invalid,\n0,2,valid,CCO\n1,0,valid,CCN\n1,2,normalised,\n"
+    "2,0,disconnected,\n2,2,valid,CCO\n"
+)
+
+
+def test_rows_of_our_own_are_counted_by_level_and_status(tmp_path: Path) -> None:
+    noisy, target = read_samples(write(tmp_path / "samples.csv.gz", ROWS), size=3)
+    assert (noisy.level, target.level) == (0, 2)
+    assert (dict(noisy.counts.counts), noisy.counts.attempts) == ({"CCN": 1}, 3)
+    assert (dict(target.counts.counts), target.counts.attempts) == ({"CCO": 2}, 3)
+    assert [drop.reason for drop in noisy.refused] == ["disconnected", "invalid"]
+    assert [drop.reason for drop in target.refused] == ["normalised"]
+
+
+def test_our_own_names_are_believed_only_if_they_are_canonical(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[str] = []
+    real = sample_files.parse_all
+
+    def watched(texts: list[str], processes: int = 1) -> list:
+        parsed.extend(texts)
+        return real(texts, processes)
+
+    monkeypatch.setattr(sample_files, "parse_all", watched)
+    monkeypatch.setattr(sample_files, "_CHECKED", 2)
+    head = "sample,level,status,smiles\n"
+    names = ["CCO", "CCN", "CCC", "CCF"]
+    rows = "".join(f"{n},0,valid,{name}\n" for n, name in enumerate(names))
+    assert counts(write(tmp_path / "good.csv", head + rows)) == (dict.fromkeys(names, 1), 4)
+    assert parsed == names[:2]
+    old = write(tmp_path / "old.csv", head + rows.replace("CCN", "NCC").replace("CCF", "FCC"))
+    assert counts(old) == (dict.fromkeys(names, 1), 4)
+    assert sorted(parsed[2:]) == ["CCC", "CCO", "FCC", "NCC"]
+    small = write(tmp_path / "small.csv", head + rows + "4,0,valid,CC\n")
+    assert counts(small, size=2) == ({"CC": 1}, 5)
+
+
+def test_long_files_are_read_in_parcels_without_forgetting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_files, "_PARCEL", 3)
+    monkeypatch.setattr(sample_files, "_REMEMBERED", 2)
+    path = write(tmp_path / "a.smi", "CCO\nOCC\nCCN\nC(\nCCC\n" * 7)
+    assert counts(path) == ({"CCO": 14, "CCN": 7, "CCC": 7}, 35)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.smi", "", r"a\.smi: there are no samples in it"),
+        ("a.csv", "\r\n", r"a\.csv: there are no samples in it"),
+        ("a.csv", "smiles\n", r"a\.csv: there are no samples in it"),
+        ("a.csv", "name,text\nx,CCO\n", r"a\.csv:1: no column is called smiles\. Columns here: name, t"),
+        ("a.csv", "x,smiles\n1,CCO\n\n2\n", r"a\.csv:4: this row has 1 cells, but the first row prom"),
+        ("a.csv", "smiles,count\nCCO,many\n", r"a\.csv:2: a count is a whole number, but this is 'm"),
+        ("a.csv", "smiles,count\nCCO,-1\n", r"a\.csv:2: a count is a whole number"),
+        ("a.csv", "level,status,smiles\n0,good,C\n", r"a\.csv:2: a status is one of valid, norm"),
+        ("a.pdf", "CCO", r"a\.pdf: molecules come in files that end in \.smi"),
+        ("a.smi", b"CCO\nC\xffC\n", r"a\.smi:2:2: byte 0xff is not UTF-8"),
+        ("a.csv.gz", b"smiles\nC\xffC\n", r"a\.csv\.gz.* not UTF-8 text"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_named_by_line(
+    tmp_path: Path, name: str, text: str | bytes, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        read_samples(write(tmp_path / name, text))
+
+
+def test_a_column_of_another_name_can_be_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "molecule,smiles\nCCO,CC\n")
+    assert counts(path, column="Molecule") == ({"CCO": 1}, 1)
+    with pytest.raises(
+        InputError, match=r"no column is called mol\. Columns here: molecule, smiles"
+    ):
+        read_samples(path, column="mol")
+
+
+def test_a_broken_gzip_file_and_missing_ones_are_named(tmp_path: Path) -> None:
+    whole = gzip.compress("".join(f"{'C' * (n % 90 + 1)}\n" for n in range(5000)).encode())
+    path = tmp_path / "a.smi.gz"
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="no whole gzip file, it breaks off after line"):
+        read_samples(path)
+    with pytest.raises(InputError, match="there is no such file"):
+        read_samples(tmp_path / "none.smi")
+    with pytest.raises(InputError, match="this folder has no samples"):
+        locate(tmp_path)
+    write(tmp_path / "counts.csv", "smiles,count\nC,1\n")
+    assert locate(tmp_path) == tmp_path / "counts.csv"
+    write(tmp_path / "samples.csv.gz", ROWS)
+    assert locate(tmp_path) == tmp_path / "samples.csv.gz"
+
+
+def test_a_reference_set_is_a_file_or_a_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.smi", "OCC\nCCO\nCC\nC.C\n")
+    found = read_reference(str(path))
+    assert found.smiles == {"CCO", "CC"}
+    assert found.sizes == {2, 3}
+    assert [drop.reason for drop in found.dropped] == ["several fragments"]
+    assert read_reference(str(path), size=3).smiles == {"CCO"}
+    with pytest.raises(InputError, match="no molecules in it: 3 x another size"):
+        read_reference(str(path), size=8)
+    with pytest.raises(InputError, match="there is no such file"):
+        read_reference(str(tmp_path / "b.smi"))
+    named = read_reference("pubchem-9")
+    assert len(named.smiles) == 2954
+    assert named.sizes == {9}

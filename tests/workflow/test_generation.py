@@ -1,0 +1,468 @@
+"""Molecules by the million, in small: files, resuming, several parts, scaffolds, formulas."""
+
+import gzip
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmln.cli import main
+from nmln.config import configure
+from nmln.diagnostics import Diagnostics
+from nmln.evidence import Evidence
+from nmln.files import InputError, InterruptedRunError
+from nmln.model import Model
+from nmln.molecules import datasets
+from nmln.molecules.chemistry import ATOM, BOND, BONDS
+from nmln.molecules.scaffolds import scaffold_evidence
+from nmln.workflow import generation, rows, sampling
+from nmln.workflow.conditions import Conditions, read_formula
+from nmln.workflow.generation import Job, Settings
+
+SMILES = ["CCOCC", "CCNCC", "CC(C)CO", "C1CC1CO", "CC(=O)CO", "OCCCN", "C#CCCO", "COCOC"]
+
+
+def make_run(folder: Path, seed: int = 0, smiles: list[str] = SMILES) -> Path:
+    """The folder of a run whose model has learned nothing but marginals."""
+    folder.mkdir(parents=True)
+    path = folder / "molecules.smi"
+    path.write_text("\n".join(smiles))
+    found = datasets.load(path)
+    config = configure(
+        {
+            "ladder": {"rates": [0.2, 0.02]},
+            "model": {"layers": 1, "hidden": 4, "seed": seed},
+            "chains": {"moves": 2},
+        }
+    )
+    model = Model.build(found.space, found.worlds, config)
+    model.save(folder / "model")
+    content = {**model.describe(), "kind": "molecules"}
+    (folder / "config.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run; its figures are left out, because each takes seconds to draw."""
+    monkeypatch.setattr(generation, "write_summary", lambda *_: [])
+    return make_run(tmp_path / "run")
+
+
+def begin(run: Path, name: str, **wishes: Any) -> Job:
+    options = {"count": 105, "chains": 10, "burn_in": 3, "thin": 2, **wishes}  # 25 sweeps
+    parts = options.pop("parts", 1)
+    opened, wish = sampling.open_run(run), sampling.Wish(**options)
+    return sampling.begin_molecules(opened, wish, run.parent / name, parts=parts)
+
+
+def finished(run: Path, name: str, **wishes: Any) -> Path:
+    job = begin(run, name, **wishes)
+    generation.work(job)
+    generation.finish(job)
+    return job.folder
+
+
+def read(folder: Path) -> list[tuple[int, int, str, str]]:
+    return list(rows.read_rows(folder / "samples.csv.gz"))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Everything that must not depend on when a run was stopped."""
+    names = ["samples.csv.gz", *(path.name for path in folder.glob("counts*.csv"))]
+    return {name: (folder / name).read_bytes() for name in sorted(names)}
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "sampling.json").read_text())
+
+
+# Files.
+
+
+def test_every_attempt_has_a_row_and_counts_agree_with_the_rows(run: Path) -> None:
+    folder = finished(run, "out")
+    lines = gzip.decompress((folder / "samples.csv.gz").read_bytes()).decode().splitlines()
+    assert lines[0] == "sample,level,status,smiles"
+    found = read(folder)
+    assert sorted(row[0] for row in found) == list(range(105))
+    assert {row[1] for row in found} == {1}
+    assert all(bool(smiles) == (status == "valid") for _, _, status, smiles in found)
+    counts = Counter(smiles for *_, smiles in found if smiles)
+    expected = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    table = (folder / "counts.csv").read_text().splitlines()
+    assert table == ["smiles,count", *(f"{smiles},{count}" for smiles, count in expected)]
+    told = summary(folder)
+    (level,) = told["levels"]
+    assert told["attempts"] == 105
+    assert level["valid"] == sum(counts.values()) > 0
+    statuses = Counter(row[2] for row in found)
+    assert all(level[name] == statuses[name] for name in ("disconnected", "invalid", "normalised"))
+    assert level["unique"] == len(counts)
+    assert level["rate"] == 0.02
+    assert told["moves_per_sample"] == 4
+    assert told["samples_per_second"] > 0
+    assert told["evaluations"]["slopes"] >= 10 * 2 * 2 * 25
+    assert not (folder / "parts").exists()
+
+
+def test_all_levels_have_rows_and_counts_of_their_own(run: Path) -> None:
+    folder = finished(run, "out", all_levels=True)
+    found = read(folder)
+    assert sorted((row[0], row[1]) for row in found) == [
+        (sample, level) for sample in range(105) for level in range(2)
+    ]
+    for level in range(2):
+        total = sum(row[1] == level and row[2] == "valid" for row in found)
+        table = (folder / f"counts-{level}.csv").read_text().splitlines()[1:]
+        assert sum(int(line.split(",")[1]) for line in table) == total
+    assert (folder / "counts-1.csv").read_bytes() == (folder / "counts.csv").read_bytes()
+    # The target's rows are those that there would have been without the others.
+    assert [row for row in found if row[1] == 1] == read(finished(run, "target"))
+
+
+def test_fewer_samples_than_chains_are_enough(run: Path) -> None:
+    assert len(read(finished(run, "out", count=1, parts=4))) == 1
+    with pytest.raises(InputError, match="ask for at least one sample"):
+        begin(run, "none", count=0)
+
+
+# Stopped and resumed.
+
+
+class BlackoutError(Exception):
+    pass
+
+
+def interrupted(run: Path, name: str, stops: list[int], save_every: float, **wishes: Any) -> Path:
+    """Sampling that breaks down after these numbers of sweeps, each time with rubbish in its file."""
+    for stop in stops:
+        job, left = begin(run, name, **wishes), stop
+
+        def tick() -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise BlackoutError
+
+        with pytest.raises(BlackoutError):
+            generation.work(job, tick=tick, save_every=save_every)
+        for part in (job.folder / "parts").glob("part-*/rows.csv.gz"):
+            with open(part, "ab") as file:
+                file.write(b"\x1f\x8b half a member")
+    return finished(run, name, **wishes)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("save_every", [0.0, 0.02])
+def test_sampling_that_breaks_down_ends_with_the_same_files(
+    run: Path, monkeypatch: pytest.MonkeyPatch, parts: int, save_every: float
+) -> None:
+    monkeypatch.setattr(rows, "_MEMBER", 200)  # so that there are many
+    whole = finished(run, "whole", parts=parts)
+    chance = random.Random(parts)
+    stops = [chance.randrange(1, 7) for _ in range(4)]
+    broken = interrupted(run, "broken", stops, save_every, parts=parts)
+    assert files(broken) == files(whole)
+    assert files(whole)["samples.csv.gz"].count(b"\x1f\x8b\x08") > 5
+
+
+def test_what_is_known_of_the_chains_outlives_a_breakdown(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Diagnostics] = []
+    monkeypatch.setattr(generation, "write_summary", lambda _, found, __: told.append(found) or [])
+    finished(run, "whole")
+    interrupted(run, "broken", [5, 11], 0.0)
+    one, other = (found.recording._asdict() for found in told)
+    assert one["traces"]["score"].shape == (22, 2, 10)
+    for name in ("sweeps", "phases", "moves", "kernels", "stride"):
+        assert one[name] == other[name]
+    for name in ("acceptance", "moved", "swap_probability", "round_trips", "restarts"):
+        assert torch.equal(one[name], other[name])
+    assert (one["traces"]["score"] == other["traces"]["score"]).all()
+    assert (one["walkers"] == other["walkers"]).all()
+
+
+def test_the_parts_can_be_done_in_any_order(run: Path) -> None:
+    whole = finished(run, "whole", parts=3)
+    job = begin(run, "other", parts=3)
+    for part in (2, 0):
+        generation.work(job, [part])
+    with pytest.raises(InputError, match="part 1 of 3 is not done yet"):
+        generation.finish(job)
+    generation.work(job, [1])
+    generation.finish(job, processes=3)
+    assert files(job.folder) == files(whole)
+
+
+def test_parts_have_chains_of_their_own(run: Path) -> None:
+    found = read(finished(run, "out", parts=2))
+    halves = [
+        [(status, smiles) for sample, _, status, smiles in found if (sample % 10 < 5) is first]
+        for first in (True, False)
+    ]
+    assert halves[0] != halves[1][: len(halves[0])]
+    assert read(finished(run, "again", parts=2)) == found
+    assert read(finished(run, "seed", parts=2, seed=1)) != found
+
+
+def test_a_signal_keeps_what_was_reached(run: Path) -> None:
+    job = begin(run, "out")
+    sweeps = 0
+
+    def tick() -> None:
+        nonlocal sweeps
+        sweeps += 1
+        if sweeps == 9:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(
+        InterruptedRunError, match=r"stopped after sweep 9 of 25, and kept\. Go on with"
+    ):
+        generation.work(job, tick=tick, save_every=1000)
+    assert job.sweeps_done(0) == 9
+    assert files(finished(run, "out")) == files(finished(run, "whole"))
+
+
+def test_samples_that_are_there_are_not_spoiled(run: Path) -> None:
+    folder = finished(run, "out")
+    before = files(folder)
+    with pytest.raises(InputError, match="there are samples in this folder already"):
+        begin(run, "out", seed=1)
+    with pytest.raises(InputError, match=r"no sampling here to go on with\. It is finished"):
+        generation.resume(folder, sampling.load(run))
+    assert files(folder) == before
+    job = sampling.begin_molecules(
+        sampling.open_run(run), sampling.Wish(5, burn_in=1, seed=1), folder, overwrite=True
+    )
+    generation.work(job)
+    generation.finish(job)
+    assert len(read(folder)) == 5
+
+
+def test_only_the_same_sampling_goes_on(run: Path) -> None:
+    begin(run, "out")
+    with pytest.raises(InputError, match=r"other settings .*\(seed 0 instead of 3\)"):
+        begin(run, "out", seed=3)
+    with pytest.raises(InputError, match="formulas"):
+        begin(run, "out", formulas=["1.5 atom(x, O)"])
+    assert begin(run, "out", parts=2).settings.parts == 1
+    other = make_run(run.parent / "trained", seed=1)
+    with pytest.raises(InputError, match="the model has changed"):
+        generation.resume(run.parent / "out", sampling.load(other))
+
+
+def test_two_cannot_write_one_part(run: Path) -> None:
+    job = begin(run, "out")
+    with (
+        rows.Rows(job.part(0) / "rows.csv.gz"),
+        pytest.raises(InputError, match="another process is sampling into this folder"),
+    ):
+        generation.work(job)
+
+
+def test_memory_does_not_grow_with_the_number_of_sweeps(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "_DRAWS", 10)
+    monkeypatch.setattr(generation, "_REMEMBERED", 7)
+    monkeypatch.setattr(rows, "_MEMBER", 200)
+    job = begin(run, "out", count=400)
+    generation.work(job, save_every=1000)
+    kept = generation.Kept.load(job.part(0))
+    assert kept.recorder is not None
+    assert kept.recorder.seen == 80
+    assert len(kept.recorder.recording().walkers) <= 10
+
+
+# Scaffolds and formulas.
+
+
+def worlds(job: Job, level: int = -1) -> torch.Tensor:
+    rng = torch.Generator().manual_seed(0)
+    return torch.cat([sweep.state.values[level] for sweep in generation.chains_of(job, 0, rng)])
+
+
+def atoms_and_bonds(job: Job, world: torch.Tensor) -> tuple[list[str], dict[tuple[int, int], str]]:
+    space = job.model.space
+    kinds = space.language[ATOM].values
+    names = [kinds[value] for value in world[space.block(ATOM).groups].tolist()]
+    table, values = space.table(BOND), world[space.block(BOND).groups].tolist()
+    nodes = range(len(names))
+    found = {(i, j): BONDS[values[table[i, j]]] for i in nodes for j in nodes if i != j}
+    return names, found
+
+
+def joined_oxygens(job: Job, world: torch.Tensor) -> bool:
+    names, bonds = atoms_and_bonds(job, world)
+    return any(b != "none" and names[i] == names[j] == "O" for (i, j), b in bonds.items())
+
+
+def test_every_sample_contains_the_scaffold_and_closed_atoms_stay_closed(run: Path) -> None:
+    job = begin(run, "out", count=300, scaffold="C1C(*)O1")
+    for level in range(2):
+        for world in worlds(job, level):
+            names, bonds = atoms_and_bonds(job, world)
+            assert names[:3] == ["C", "C", "O"]
+            assert [bonds[0, 1], bonds[1, 2], bonds[0, 2]] == ["single"] * 3
+            assert {bonds[i, j] for i in (0, 2) for j in (3, 4)} == {"none"}
+    generation.work(job)
+    generation.finish(job)
+    valid = [smiles for *_, smiles in read(job.folder) if smiles]
+    assert valid
+    assert summary(job.folder)["scaffold"] == "C1C(*)O1"
+
+
+OXYGENS = [f"!(atom(x, O) ^ atom(y, O) ^ bond(x, y, {kind}))." for kind in BONDS[1:]]
+
+
+@pytest.mark.parametrize(
+    "formulas", [OXYGENS, ["atom(x, O) ^ atom(y, O) ^ x != y => bond(x, y, none)."]]
+)
+def test_every_sample_obeys_hard_formulas(run: Path, formulas: list[str]) -> None:
+    job = begin(run, "out", count=1500, chains=100, formulas=formulas)
+    found = worlds(job)
+    assert not any(joined_oxygens(job, world) for world in found)
+    assert any(atoms_and_bonds(job, world)[0].count("O") > 1 for world in found)
+
+
+def test_without_them_some_do_not(run: Path) -> None:
+    job = begin(run, "out", count=1500, chains=100)
+    assert any(joined_oxygens(job, world) for world in worlds(job))
+
+
+def test_scaffold_formulas_and_evidence_hold_together(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "known.db").write_text("atom(4, O)\n")
+    (tmp_path / "rules.mln").write_text("// no two oxygens bonded\n" + "\n".join(OXYGENS[1:]))
+    job = begin(
+        run,
+        "out",
+        count=300,
+        scaffold="CO*",
+        evidence=tmp_path / "known.db",
+        formulas=OXYGENS[:1],
+        formula_files=[tmp_path / "rules.mln"],
+    )
+    assert len(job.settings.formulas) == 3
+    for world in worlds(job):
+        names, bonds = atoms_and_bonds(job, world)
+        assert names[:2] == ["C", "O"]
+        assert names[4] == "O"
+        assert bonds[0, 1] == "single"
+        assert not joined_oxygens(job, world)
+    resumed = generation.resume(job.folder, job.model).settings.conditions(job.model.space)
+    asked = job.settings.conditions(job.model.space)
+    assert resumed.formulas == asked.formulas
+    assert isinstance(asked.evidence, Evidence)
+    again = scaffold_evidence(job.model.space, "CO*").allowed
+    assert not bool((asked.evidence.allowed & ~again).any())
+
+
+def small_job(tmp_path: Path, formulas: tuple[str, ...]) -> Job:
+    run = make_run(tmp_path / f"small{len(formulas)}", smiles=["COC", "CCO", "OCO", "CCC"])
+    model = sampling.load(run)
+    conditions = Conditions(None, tuple(read_formula(model.space, text) for text in formulas))
+    settings = Settings.of(model, conditions, 16_000, chains=400, burn_in=20)
+    return Job(tmp_path / "out", model, settings)
+
+
+def test_a_weighted_formula_shifts_the_distribution_as_reweighting_does(tmp_path: Path) -> None:
+    """512 worlds of 3 atoms: the mean number of oxygens and of bonds at oxygens, exactly."""
+    formula = "1.2 atom(x, O) ^ bond(x, y, single)"
+    job = small_job(tmp_path, (formula,))
+    every = Evidence.none(job.model.space).enumerate()
+    with torch.no_grad():
+        plain = job.model.potential.score(every.expand(2, -1, -1))[-1].double()
+
+    def groundings(world: torch.Tensor) -> int:
+        names, bonds = atoms_and_bonds(job, world)
+        return sum(bond == "single" and names[i] == "O" for (i, _), bond in bonds.items())
+
+    counts = torch.tensor([groundings(world) for world in every]).double()
+    exact = float((plain + 1.2 * counts).softmax(0) @ counts)
+    unweighted = float(plain.softmax(0) @ counts)
+    index = Evidence.none(job.model.space).index(worlds(job)).view(-1, 400)[20:]
+    by_chain = counts[index].mean(0)  # chains are independent
+    error = float(by_chain.std() / 400**0.5)
+    assert abs(float(by_chain.mean()) - exact) < 4.5 * error
+    assert abs(float(by_chain.mean()) - unweighted) > 20 * error
+
+
+# As a user starts it.
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "nmln", "sample", *arguments]
+
+
+def nmln(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--scaffold", "Cx"], "error: the scaffold 'Cx' cannot be read as SMILES"),
+        (["--formula", "1 atm(x, O)"], "error: formula '1 atm(x, O)':3: unknown predicate atm"),
+        (["--resume", "--seed", "1"], "error: --resume goes on with sampling as it was begun"),
+    ],
+)
+def test_a_mistake_ends_in_one_line(
+    run: Path,
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["nmln", "sample", str(run), *arguments])
+    with pytest.raises(SystemExit) as left:
+        main()
+    said = capsys.readouterr().err
+    assert left.value.code == 2
+    assert said.startswith(message)
+    assert said.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_it_ends_with_the_same_files(run: Path) -> None:
+    options = ("run", "--num-samples", "20000", "--chains", "20", "--burn-in", "5")
+    options += ("--processes", "1", "--output", "killed")
+    chance = random.Random(0)
+    for _ in range(4):
+        with subprocess.Popen(
+            command(*options), cwd=run.parent, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        ) as process:
+            deadline = time.monotonic() + 60
+            part = run.parent / "killed" / "parts" / "part-0"
+            while not part.exists() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            time.sleep(chance.uniform(0, 2))
+            process.send_signal(signal.SIGTERM if chance.random() < 0.5 else signal.SIGKILL)
+    done = nmln(run.parent, *options)
+    already = "there are samples in this folder already" in done.stderr
+    assert done.returncode == 0 or already, done.stderr
+    whole = finished(run, "whole", count=20_000, chains=20, burn_in=5, thin=1)
+    assert files(run.parent / "killed") == files(whole)
+
+
+@pytest.mark.slow
+def test_two_processes_give_what_one_gives_part_by_part(run: Path) -> None:
+    numbers = ("--num-samples", "105", "--chains", "10", "--burn-in", "3", "--thin", "2")
+    done = nmln(run.parent, "run", *numbers, "--processes", "2", "--output", "two")
+    assert done.returncode == 0, done.stderr
+    assert "105 attempts" in done.stdout
+    assert files(run.parent / "two") == files(finished(run, "whole", parts=2))
+    assert summary(run.parent / "two")["processes"] == 2
+    assert (run.parent / "two" / "chains.html").exists()
+    assert summary(run.parent / "two")["command"].startswith("nmln sample run --num-samples 105")

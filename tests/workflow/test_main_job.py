@@ -1,0 +1,220 @@
+"""The main job as a user starts it: whole, stopped and gone on with, repeated, and refused."""
+
+import csv
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from nmln.cli.train import _changes
+from nmln.files import InputError
+from nmln.workflow import generation, main_job, sampling, training
+from nmln.workflow.rows import read_rows
+from tests.report.test_page import Reader
+from tests.workflow.main_jobs import CHANGES, HOSTILE, MOLECULES, small, write_molecules
+from tests.workflow.runs import Outcome, equal, weights
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> main_job.Outcome:
+    """A whole job, to be looked at."""
+    folder = tmp_path_factory.mktemp("job")
+    return main_job.run(folder / "out", small(write_molecules(folder)))
+
+
+def page_of(outcome: main_job.Outcome) -> str:
+    return outcome.report.read_text(encoding="utf-8")
+
+
+def titles(text: str) -> list[str]:
+    return [unescape(title) for title in re.findall("<h2>(.*?)</h2>", text)]
+
+
+def test_the_page_has_all_its_parts(done: main_job.Outcome) -> None:
+    text = page_of(done)
+    assert titles(text) == [
+        "In short", "New molecules", "The most frequent of all",
+        "Levels, from the noisiest to the target", "Recall", "Chains", "Training",
+        "Training: the run", "Training: curves", "Files beside this page", "Again", "Configuration",
+    ]  # fmt: skip
+    reader = Reader(text)
+    assert len(reader.ids) == len(set(reader.ids))
+    for link in re.findall("<a href='(.*?)'>", text):
+        assert (done.folder / link).exists()
+    assert all(path.exists() for path in done.written)
+
+
+def test_nothing_from_outside_does_harm(done: main_job.Outcome) -> None:
+    text = page_of(done)
+    assert not {"script", "img", "link", "iframe"} & Reader(text).names
+    assert f"New molecules from {HOSTILE}" in unescape(text)
+    assert not re.search(r"(src|href)=.(http|//)|url\((?!#)|@import", text)
+
+
+def test_galleries_show_the_most_frequent_and_say_what_is_known(done: main_job.Outcome) -> None:
+    split = json.loads((done.folder / "split.json").read_text())
+    train = {MOLECULES[at] for at in split["train"]}
+    with (done.folder / "samples" / "counts.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    shown = re.findall(
+        r"(\d+)&times;<span class='badge (\w+)'>[^<]*</span></p><code>(.*?)</code>", page_of(done)
+    )
+    new = [row for row in rows if row["smiles"] not in train]
+    wanted = [*new[:28], *rows[:7]]
+    assert [(count, smiles) for count, _, smiles in shown] == [
+        (row["count"], row["smiles"]) for row in wanted
+    ]
+    assert len(new) > 3
+    for _, kind, smiles in shown:
+        assert (kind == "train") == (smiles in train)
+        assert (kind == "novel") == (smiles not in MOLECULES)
+
+
+def test_the_table_of_levels_is_that_of_the_rows(done: main_job.Outcome) -> None:
+    with (done.folder / "evaluation" / "levels.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [row["name"] for row in table] == ["0.3", "0.1", "0.02"]
+    rows = list(read_rows(done.folder / "samples" / "samples.csv.gz"))
+    for number, row in enumerate(table):
+        mine = [status for _, level, status, _ in rows if level == number]
+        assert len(mine) == int(row["attempts"]) == 300
+        assert float(row["valid"]) == pytest.approx(mine.count("valid") / 300, abs=1e-5)
+        assert float(row["valid_low"]) < float(row["valid"]) < float(row["valid_high"])
+        assert float(row["recall_low"]) <= float(row["recall"]) <= float(row["recall_high"])
+
+
+@pytest.mark.parametrize("stage", ["generating", "comparing with the training and test set"])
+def test_a_job_that_was_stopped_goes_on_and_comes_to_the_same(
+    done: main_job.Outcome, tmp_path: Path, stage: str
+) -> None:
+    settings = small(done.folder.parent / HOSTILE)
+    said: list[str] = []
+
+    def stop(text: str) -> None:
+        said.append(text)
+        if text == stage:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        main_job.run(tmp_path / "out", settings, stop)
+    before = (tmp_path / "out" / "model" / "manifest.json").stat().st_mtime_ns
+    again: list[str] = []
+    main_job.run(tmp_path / "out", settings, again.append)
+    assert "training" in said
+    assert "training" not in again
+    assert ("generating" in again) == (stage == "generating")
+    assert (tmp_path / "out" / "model" / "manifest.json").stat().st_mtime_ns == before
+    assert equal(weights(tmp_path / "out"), weights(done.folder))
+    for name in ("samples/counts.csv", "evaluation/levels.csv"):
+        assert (tmp_path / "out" / name).read_bytes() == (done.folder / name).read_bytes()
+
+
+def test_other_settings_for_the_same_folder_are_refused(done: main_job.Outcome) -> None:
+    data = done.folder.parent / HOSTILE
+    with pytest.raises(InputError, match=r"begun in this folder \(seed 0, not 3\)"):
+        main_job.begin(done.folder, small(data, seed=3))
+    with pytest.raises(InputError, match="size 4, not 5"):
+        main_job.begin(done.folder, main_job.Settings(str(data), 5, samples=300))
+    with pytest.raises(InputError, match=r"model\.hidden 8, not by default"):
+        main_job.begin(done.folder, main_job.Settings(str(data), 4, samples=300))
+    assert main_job.begin(done.folder, small(data, samples=None)) == small(data).located()
+
+
+def test_a_folder_of_another_command_is_left_alone(tmp_path: Path) -> None:
+    data = write_molecules(tmp_path)
+    training.begin(tmp_path / "run", small(data).config())
+    with pytest.raises(InputError, match="there is a run of nmln train in this folder"):
+        main_job.run(tmp_path / "run", small(data))
+
+
+def test_what_holds_no_molecules_is_refused_with_the_commands_for_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nmln train 'my worlds.db', then nmln sample 'runs/my w"):
+        main_job.run(tmp_path / "out", main_job.Settings("my worlds.db"))
+    (tmp_path / "few.smi").write_text("CCO\n")
+    with pytest.raises(InputError, match="1 molecules cannot be split"):
+        main_job.run(tmp_path / "out", main_job.Settings(str(tmp_path / "few.smi")))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_number_of_samples_fits_into_the_time_and_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_molecules(tmp_path)
+    folder = tmp_path / "out"
+    settings = main_job.begin(folder, small(data, samples=None))
+    training.run(training.begin(folder, settings.config()))
+    opened = sampling.open_run(folder)
+    assert 0 < main_job.seconds_a_sweep(opened, settings, 2) < 10
+    monkeypatch.setattr(main_job, "seconds_a_sweep", lambda *_: 0.01)
+    assert main_job.fitting_samples(opened, settings, 0.5, 1) == 35_000  # 12 chains, 2,995 draws
+    assert main_job.settle(folder, opened, settings, 1).samples == main_job.LEAST
+    assert main_job.begin(folder, small(data, samples=None)).samples == main_job.LEAST
+    monkeypatch.setattr(main_job, "seconds_a_sweep", lambda *_: 1e-9)
+    assert main_job.fitting_samples(opened, settings, 0.5, 1) == main_job.MOST
+
+
+def test_minutes_and_steps_are_not_both_given() -> None:
+    assert main_job.Settings().config().training.minutes == main_job.MINUTES
+    assert main_job.Settings(minutes=2).config().training.minutes == 2
+    steps = main_job.Settings(changes={"training.steps": 5})
+    assert steps.config().training.minutes is None
+    with pytest.raises(InputError, match="both say how long"):
+        main_job.Settings(minutes=2, changes={"training.steps": 5}).config()
+
+
+def test_the_training_is_an_ordinary_command(tmp_path: Path) -> None:
+    settings = small(tmp_path / HOSTILE, seed=3)
+    words = main_job.train_arguments(tmp_path, settings, 2)
+    assert words[:2] == ["train", settings.data]
+    given = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
+    assert _changes(given) == CHANGES
+    assert "--minutes" not in words
+    (tmp_path / "config.json").touch()
+    assert main_job.train_arguments(tmp_path, settings, 2)[:3] == [
+        "train",
+        "--resume",
+        str(tmp_path),
+    ]
+
+
+def test_the_command_of_the_page_repeats_the_job_to_the_bit(
+    done: main_job.Outcome, cli: Callable[..., Outcome]
+) -> None:
+    (command,) = re.findall("<pre>(nmln run .*?)</pre>", page_of(done), re.DOTALL)
+    words = shlex.split(unescape(command))
+    assert words[0] == "nmln"
+    again = Path(words[words.index("--output") + 1])
+    assert again == done.folder.with_name("out-again")
+    first = cli(*words[1:])
+    assert first.code == 0, first.said
+    for number in range(1, 5):
+        assert f"[{number}/4]" in first.said
+    for name in ("samples/counts.csv", "evaluation/levels.csv"):
+        assert (again / name).read_bytes() == (done.folder / name).read_bytes()
+    second = cli(*words[1:])
+    assert second.code == 0, second.said
+    assert "Training was finished before" in second.said
+    assert "Generating was finished before" in second.said
+    refused = cli(*words[1:], "--seed", 9)
+    assert refused.code == 2
+    assert "(seed 0, not 9)" in refused.said
+    assert len(refused.lines) == 1
+
+
+def test_sampling_that_was_begun_is_gone_on_with(done: main_job.Outcome, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(done.folder, folder)
+    shutil.rmtree(folder / "samples")
+    settings = small(done.folder.parent / HOSTILE)
+    job = main_job.sample_job(folder, sampling.open_run(folder), settings, processes=2)
+    generation.work(job, [0])
+    first = (job.part(0) / "rows.csv.gz").read_bytes()
+    main_job.run(folder, settings)
+    summary = json.loads((folder / "samples" / "sampling.json").read_text())
+    assert summary["settings"]["parts"] == 2
+    assert first in (folder / "samples" / "samples.csv.gz").read_bytes()
