@@ -205,7 +205,10 @@ class Display:
         return f"step {metrics.step:,} of {steps:,}, {seconds // 60}:{seconds % 60:02d} left"
 
     def _quality(self) -> str:
-        return "".join(f", {name} {share:.0%}" for name, share in self.quality.items())
+        told = dict(self.quality)
+        held_out = told.pop("held_out", None)
+        text = "".join(f", {name} {share:.0%}" for name, share in told.items())
+        return text if held_out is None else f"{text}, held out {held_out:.1f} nats a world"
 
     def _line(self, metrics: "Metrics") -> str:
         return (

@@ -27,6 +27,7 @@ from nmln.workflow.sources import Source
 
 _PILOT = 12  # steps that are timed before a budget in minutes becomes a number of steps
 _QUALITY_EVERY = 50  # steps between two looks at the chains' worlds
+_HELD_OUT = 500  # worlds kept apart whose likelihood is watched
 
 
 @runtime_checkable
@@ -190,6 +191,7 @@ def run(job: Job, watcher: Watcher | None = None) -> Model:
     trainer, training = job.trainer, job.config.training
     first = trainer.ranks.first
     quality = sources.Quality.of(job.source.kind, job.source.space, job.source.names)
+    held_out = sources.pick(job.source.worlds, job.source.test[:_HELD_OUT])
     start = saved = time.perf_counter()
     if first:
         watcher.on_start(job)
@@ -208,6 +210,8 @@ def run(job: Job, watcher: Watcher | None = None) -> Model:
             told = {}
             if event.step % _QUALITY_EVERY == 0 or event.step == training.steps:
                 told = quality.measure(trainer.values[-1])
+                if len(held_out):
+                    told["held_out"] = float(trainer.log_likelihood(held_out)[-1])
             seconds = job.seconds_before + now - start
             log({**asdict(event), **told, "seconds": round(seconds, 3)})
             if first:
