@@ -68,7 +68,7 @@ class ChainConfig:
     renewal: float = (
         0.0  # share of the noisiest chains that start anew from corrupted data at a step
     )
-    weighted: bool = False  # carry Jarzynski weights through the updates
+    weighted: bool = False  # draw the chains anew by Jarzynski's weights after every update
 
 
 @dataclass(frozen=True)

@@ -37,14 +37,17 @@ def run(
         ),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Of training; generating takes a third of it. [7]")
+        float | None,
+        typer.Option(help="Of training, 7 by default; generating takes a third of it."),
     ] = None,
     num_samples: Annotated[
         int | None,
-        typer.Option(min=1, help="Attempts at each level. [as many as fit into the time]"),
+        typer.Option(
+            min=1, help="Attempts at each level; by default as many as fit into the time."
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="The folder of the results. [runs/main-NAME]")
+        Path | None, typer.Option(help="The folder of the results; by default runs/main-NAME.")
     ] = None,
     seed: Seed = 0,
     processes: Annotated[int, typer.Option(min=0, help="0: one for each core.")] = 0,

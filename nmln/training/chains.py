@@ -36,8 +36,8 @@ class Followed(NamedTuple):
 class Chains:
     """Replicas of all levels that are kept from step to step.
 
-    Every update of the parameters makes them lag a little. What they lose can be carried as weights
-    (Jarzynski's equality), and the same differences of scores tell how log Z has grown.
+    Every update of the parameters makes them lag a little. The differences of their scores say by how
+    much: they tell how log Z has grown, and, if asked for, which chains to keep (Jarzynski's equality).
     """
 
     def __init__(
@@ -56,8 +56,7 @@ class Chains:
         self.log_z = log_weights.logsumexp(1) - log(log_weights.shape[1])
         self.values = self._first_worlds(replicas, draws, log_weights)
         self.walkers = start_walkers(self.values)
-        self.log_weights = torch.zeros(replicas, dtype=torch.float64)
-        self.effective_share = 1.0
+        self.effective_share = 1.0  # of the chains, after the last update; the least of all levels
         self.acceptance = 1.0  # at the target, a running mean
         self.evaluations = Evaluations()
         self.tuning: Tuning = start_tuning(self.kernel, method.chain_levels)
@@ -86,11 +85,6 @@ class Chains:
         self.scores = self.method.sampled(potential).score(self.values)
 
     @property
-    def weights(self) -> Float64[Tensor, " replicas"]:
-        """The share of each replica in the means of the negative phase."""
-        return self.log_weights.softmax(0)
-
-    @property
     def moves(self) -> int:
         """How many moves the next sweep takes: more where few are accepted, if asked for."""
         least = self.config.moves
@@ -106,9 +100,11 @@ class Chains:
         kernel = with_sizes(self.kernel, self.tuning)
         state = start(counted, kernel, self.values, self.rng)
         gained = (state.scores - self.scores).double().cpu()
-        growth = (self.weights * gained[-self.method.trained_levels :].exp()).sum(1)
+        growth = gained[-self.method.trained_levels :].exp().mean(1)
+        weights = gained.softmax(1)
+        self.effective_share = float((1 / weights.square().sum(1)).min() / weights.shape[1])
         if self.config.weighted:
-            state = self._reweighted(state, gained)
+            state = self._resampled(state, weights)
         if self.config.renewal:
             state = kernel.init(counted, self._renewed(state.values))
         info, swaps = None, ()
@@ -129,26 +125,22 @@ class Chains:
         self.log_z = self.log_z + growth.log()
         self.acceptance += 0.1 * (acceptance - self.acceptance)
 
-    def _reweighted(self, state: State, gained: Float64[Tensor, "levels replicas"]) -> State:
-        """Carry the chains' weights over the update; draw them anew when few are left that count.
+    def _resampled(self, state: State, weights: Float64[Tensor, "levels replicas"]) -> State:
+        """Draw the chains of every level anew by what the update made of them.
 
-        A replica, all of its levels together, gains the new score of its worlds less the old one: then
-        weighted means are those of the new distributions, whatever the chains lag behind (Jarzynski's
-        equality). Chains that were begun anew count as if they had always been there.
+        The factor by which a chain's probability has grown is its weight: then the chains are those of
+        the new model, whatever they lag behind by themselves (Jarzynski's equality). Systematic
+        resampling: each comes on in proportion to its weight, up to one, so that small updates replace
+        few. Levels are drawn apart, because which chains form a replica does not matter.
         """
-        self.log_weights = self.log_weights + gained.sum(0)
-        weights = self.weights
-        self.effective_share = float(1 / weights.square().sum() / len(weights))
-        if self.effective_share >= 0.5:
-            return state
-        # Systematic resampling: every replica comes on in proportion to its weight, up to one.
-        offset = torch.rand((), generator=self.rng, dtype=torch.float64)
-        points = (offset + torch.arange(len(weights))) / len(weights)
-        chosen = torch.searchsorted(weights.cumsum(0), points).clamp(max=len(weights) - 1)
-        self.log_weights = torch.zeros_like(self.log_weights)
-        self.walkers = self.walkers[:, chosen]
-        slopes = None if state.slopes is None else state.slopes[:, chosen]
-        return State(state.values[:, chosen], state.scores[:, chosen], slopes)
+        levels, replicas = weights.shape
+        offsets = torch.rand(levels, 1, generator=self.rng, dtype=torch.float64)
+        points = (offsets + torch.arange(replicas)) / replicas
+        chosen = torch.searchsorted(weights.cumsum(1), points).clamp(max=replicas - 1)
+        rows = torch.arange(levels)[:, None]
+        self.walkers = self.walkers[rows, chosen]
+        slopes = None if state.slopes is None else state.slopes[rows, chosen]
+        return State(state.values[rows, chosen], state.scores[rows, chosen], slopes)
 
     def _renewed(self, values: Values) -> Values:
         """The chains, a few of the noisiest of them begun anew from corrupted data.
@@ -169,7 +161,6 @@ class Chains:
         return {
             "values": self.values,
             "walkers": self.walkers,
-            "log_weights": self.log_weights,
             "scores": self.scores,
             "log_z": self.log_z,
             "acceptance": self.acceptance,
@@ -183,7 +174,7 @@ class Chains:
         """Go on from what one process kept."""
         self._restore_common(part)
         self.values, self.walkers = part["values"], part["walkers"]
-        self.log_weights, self.scores = part["log_weights"], part["scores"]
+        self.scores = part["scores"]
         self.effective_share = float(part["effective_share"])
         self.rng.set_state(part["chain_rng"])
 
@@ -192,12 +183,9 @@ class Chains:
     ) -> None:
         """Go on with some of the replicas of other processes."""
         self._restore_common(parts[0])
-        for name, axis in (("values", 1), ("walkers", 1), ("log_weights", 0)):
-            pieces = [part[name] for part in parts]
-            if name == "log_weights":  # every process had a scale of its own
-                pieces = [piece.log_softmax(0) + log(len(piece)) for piece in pieces]
-            whole = torch.cat(pieces, dim=axis)
-            setattr(self, name, whole.narrow(axis, first, count).clone())
+        for name in ("values", "walkers"):
+            whole = torch.cat([part[name] for part in parts], dim=1)
+            setattr(self, name, whole.narrow(1, first, count).clone())
         self.rescore(potential)
 
     def _restore_common(self, part: dict[str, Any]) -> None:

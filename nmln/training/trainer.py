@@ -35,7 +35,7 @@ class Metrics:
     evaluations: int  # worlds scored so far, with and without slopes
     log_z: tuple[float, ...] = ()  # as the chains have followed it
     moves: int = 0  # in each sweep of this step
-    effective_share: float = 1.0  # of the chains, by their weights
+    effective_share: float = 1.0  # of the chains, by what the update made of them
 
 
 class Trainer:
@@ -134,8 +134,7 @@ class Trainer:
             self.potential,
             self._minibatch(),
             self.method.negative(self.values),
-            self._weights(),
-            self.config.optimiser.energy_penalty,
+            penalty=self.config.optimiser.energy_penalty,
         )
         self.ranks.average_gradients(self.potential.parameters())
         norms = clip_by_level(
@@ -153,11 +152,6 @@ class Trainer:
         if self.epoch is None or self.step_number % steps == 0:
             self.epoch = self.method.corrupt(self.space, self.worlds, self.data_rng)
         return self.epoch[:, chosen]
-
-    def _weights(self) -> Float[Tensor, "levels chains"] | None:
-        if not self.config.chains.weighted:
-            return None
-        return self.chains.weights.expand(self.potential.levels, -1)
 
     @torch.no_grad()
     def log_likelihood(

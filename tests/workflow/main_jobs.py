@@ -1,4 +1,4 @@
-"""A small main job for the tests: few tiny molecules and one of another size, in a file with a name that is hard to show."""
+"""A small main job for the tests: few tiny molecules, in a file with a name that is hard to show."""
 
 from pathlib import Path
 

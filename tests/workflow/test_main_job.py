@@ -5,19 +5,20 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 
 import pytest
+import typer
 
+from nmln.cli.run import _kept
 from nmln.cli.train import _changes
-from nmln.files import InputError
+from nmln.files import InputError, InterruptedRunError
 from nmln.workflow import generation, main_job, sampling, training
 from nmln.workflow.rows import read_rows
 from tests.report.test_page import Reader
 from tests.workflow.main_jobs import CHANGES, HOSTILE, MOLECULES, small, write_molecules
-from tests.workflow.runs import Outcome, equal, weights
+from tests.workflow.runs import equal, nmln, run_here, weights
 
 
 @pytest.fixture(scope="module")
@@ -88,30 +89,36 @@ def test_the_table_of_levels_is_that_of_the_rows(done: main_job.Outcome) -> None
         assert float(row["recall_low"]) <= float(row["recall"]) <= float(row["recall_high"])
 
 
-@pytest.mark.parametrize("stage", ["generating", "comparing with the training and test set"])
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch, done: main_job.Outcome) -> None:
+    """Jobs that draw nothing and write no page, which takes most of their time here."""
+    monkeypatch.setattr(generation, "write_summary", lambda *_: [])
+    monkeypatch.setattr(main_job, "conclude", lambda *_: done)
+
+
+@pytest.mark.usefixtures("plain")
 def test_a_job_that_was_stopped_goes_on_and_comes_to_the_same(
-    done: main_job.Outcome, tmp_path: Path, stage: str
+    done: main_job.Outcome, tmp_path: Path
 ) -> None:
-    settings = small(done.folder.parent / HOSTILE)
-    said: list[str] = []
+    folder, settings = tmp_path / "out", small(done.folder.parent / HOSTILE)
 
     def stop(text: str) -> None:
-        said.append(text)
-        if text == stage:
+        if text == "generating":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        main_job.run(tmp_path / "out", settings, stop)
-    before = (tmp_path / "out" / "model" / "manifest.json").stat().st_mtime_ns
-    again: list[str] = []
-    main_job.run(tmp_path / "out", settings, again.append)
-    assert "training" in said
-    assert "training" not in again
-    assert ("generating" in again) == (stage == "generating")
-    assert (tmp_path / "out" / "model" / "manifest.json").stat().st_mtime_ns == before
-    assert equal(weights(tmp_path / "out"), weights(done.folder))
-    for name in ("samples/counts.csv", "evaluation/levels.csv"):
-        assert (tmp_path / "out" / name).read_bytes() == (done.folder / name).read_bytes()
+        main_job.run(folder, settings, stop)
+    before = (folder / "model" / "manifest.json").stat().st_mtime_ns
+    said: list[str] = []
+    main_job.run(folder, settings, said.append)
+    assert said == ["generating"]
+    assert (folder / "model" / "manifest.json").stat().st_mtime_ns == before
+    assert equal(weights(folder), weights(done.folder))
+    for name in ("samples/counts.csv", "samples/samples.csv.gz"):
+        assert (folder / name).read_bytes() == (done.folder / name).read_bytes()
+    said.clear()
+    main_job.run(folder, settings, said.append)
+    assert not said, "all of it was finished"
 
 
 def test_other_settings_for_the_same_folder_are_refused(done: main_job.Outcome) -> None:
@@ -182,30 +189,61 @@ def test_the_training_is_an_ordinary_command(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.usefixtures("plain")
 def test_the_command_of_the_page_repeats_the_job_to_the_bit(
-    done: main_job.Outcome, cli: Callable[..., Outcome]
+    done: main_job.Outcome, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (command,) = re.findall("<pre>(nmln run .*?)</pre>", page_of(done), re.DOTALL)
-    words = shlex.split(unescape(command))
-    assert words[0] == "nmln"
+    program, *words = shlex.split(unescape(command))
+    assert program == "nmln"
     again = Path(words[words.index("--output") + 1])
     assert again == done.folder.with_name("out-again")
-    first = cli(*words[1:])
+    first = run_here(monkeypatch, capfd, *words)
     assert first.code == 0, first.said
     for number in range(1, 5):
         assert f"[{number}/4]" in first.said
-    for name in ("samples/counts.csv", "evaluation/levels.csv"):
+    assert equal(weights(again), weights(done.folder))
+    for name in ("samples/counts.csv", "samples/samples.csv.gz"):
         assert (again / name).read_bytes() == (done.folder / name).read_bytes()
-    second = cli(*words[1:])
+    second = run_here(monkeypatch, capfd, *words)
     assert second.code == 0, second.said
     assert "Training was finished before" in second.said
     assert "Generating was finished before" in second.said
-    refused = cli(*words[1:], "--seed", 9)
+    refused = run_here(monkeypatch, capfd, *words, "--seed", 9)
     assert refused.code == 2
     assert "(seed 0, not 9)" in refused.said
     assert len(refused.lines) == 1
 
 
+def test_whoever_stops_the_job_is_told_how_to_go_on_with_all_of_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    told = "stopped after step 3, and kept. Go on with: nmln train --resume out"
+    with pytest.raises(InterruptedRunError) as left, _kept("nmln run --seed 1"):
+        raise InterruptedRunError(told)
+    assert str(left.value) == "stopped after step 3, and kept. Go on with: nmln run --seed 1"
+    with pytest.raises(InterruptedRunError, match="Go on with: nmln run"), _kept("nmln run"):
+        raise KeyboardInterrupt
+    for code, hint in ((130, True), (1, True), (2, False)):
+        with pytest.raises(typer.Exit), _kept("nmln run"):
+            raise typer.Exit(code)
+        assert ("go on with the whole job: nmln run" in capfd.readouterr().err) == hint
+
+
+@pytest.mark.slow
+def test_two_processes_do_the_whole_job(tmp_path: Path) -> None:
+    data = write_molecules(tmp_path, "four.smi")
+    words = ["run", "--data", str(data), "--size", "4", "--num-samples", "200", "--processes", "2"]
+    words += ["--chains", "12", "--burn-in", "5", *main_job._set(CHANGES)]
+    whole = nmln(tmp_path, *words)
+    assert whole.returncode == 0, whole.stderr
+    assert "Report: runs/main-four-4/report.html" in whole.stdout
+    folder = tmp_path / "runs" / "main-four-4"
+    assert json.loads((folder / "samples" / "sampling.json").read_text())["processes"] == 2
+    assert "In short" in (folder / "report.html").read_text()
+
+
+@pytest.mark.usefixtures("plain")
 def test_sampling_that_was_begun_is_gone_on_with(done: main_job.Outcome, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     shutil.copytree(done.folder, folder)
