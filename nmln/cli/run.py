@@ -119,6 +119,7 @@ def _prepare(folder: Path, settings: "Settings") -> "Settings":
     from nmln.workflow import main_job
 
     main_job.check_kind(settings.data)
+    settings.config()  # refuses before anything is read
     if (folder / "config.json").exists():
         settings = main_job.begin(folder, settings)
         _stage(1, f"{settings.data} was read before: going on in {folder}")

@@ -22,6 +22,7 @@ from nmln.types import Evaluations, Info, State, SwapInfo, Tuning, Values
 
 _LEAST_GAIN = 0.05  # step sizes keep following a target that changes
 _MOST_MOVES = 4  # times the configured number, where they follow the acceptance
+_LEAST_SHARE = 0.7  # of the chains that must still count when they are drawn anew
 _DRAWS = 1000  # worlds that the first log Z is estimated from
 
 
@@ -101,10 +102,9 @@ class Chains:
         state = start(counted, kernel, self.values, self.rng)
         gained = (state.scores - self.scores).double().cpu()
         growth = gained[-self.method.trained_levels :].exp().mean(1)
-        weights = gained.softmax(1)
-        self.effective_share = float((1 / weights.square().sum(1)).min() / weights.shape[1])
+        self.effective_share = float(effective_share(gained.softmax(1)).min())
         if self.config.weighted:
-            state = self._resampled(state, weights)
+            state = self._resampled(state, tempered_weights(gained))
         if self.config.renewal:
             state = kernel.init(counted, self._renewed(state.values))
         info, swaps = None, ()
@@ -131,7 +131,8 @@ class Chains:
         The factor by which a chain's probability has grown is its weight: then the chains are those of
         the new model, whatever they lag behind by themselves (Jarzynski's equality). Systematic
         resampling: each comes on in proportion to its weight, up to one, so that small updates replace
-        few. Levels are drawn apart, because which chains form a replica does not matter.
+        few. Levels are drawn apart, because which chains form a replica does not matter. After an
+        update so large that few chains would be left, they are drawn by a root of the weights.
         """
         levels, replicas = weights.shape
         offsets = torch.rand(levels, 1, generator=self.rng, dtype=torch.float64)
@@ -193,6 +194,23 @@ class Chains:
         self.tuning = Tuning(**part["tuning"])
         scores, slopes, seconds = part["evaluations"]
         self.evaluations = Evaluations(int(scores), int(slopes), float(seconds))
+
+
+def effective_share(weights: Float64[Tensor, "levels replicas"]) -> Float64[Tensor, " levels"]:
+    """How many of the chains count, by weights that sum to one: Kish's effective size over all."""
+    return 1 / weights.square().sum(1) / weights.shape[1]
+
+
+def tempered_weights(
+    gained: Float64[Tensor, "levels replicas"], least: float = _LEAST_SHARE
+) -> Float64[Tensor, "levels replicas"]:
+    """Jarzynski's weights, or such a root of them that enough chains still count, level by level."""
+    exponents = torch.ones(len(gained), 1, dtype=torch.float64)
+    weights = gained.softmax(1)
+    while bool((few := effective_share(weights) < least).any()):
+        exponents[few] /= 2
+        weights = (exponents * gained).softmax(1)
+    return weights
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from nmln.language import Language, predicate
 from nmln.model import Model
 from nmln.space import Space
 from nmln.training import DivergenceError, Metrics, Return, Trainer, train
+from nmln.training.chains import effective_share, tempered_weights
 from nmln.training.method import Method
 
 SPACE = Space(
@@ -227,6 +228,19 @@ def test_weights_keep_up_with_a_model_that_the_chains_lag_behind() -> None:
     mean, log_z = lagging(weighted=False)
     assert mean > 0.12
     assert log_z > 0.06
+
+
+def test_weights_are_roots_where_an_update_would_leave_few_chains() -> None:
+    rng = Generator().manual_seed(0)
+    small = 0.1 * torch.randn(1, 50, generator=rng, dtype=torch.float64)
+    large = 20 * torch.randn(1, 50, generator=rng, dtype=torch.float64)
+    weights = tempered_weights(torch.cat([small, large]))
+    assert torch.allclose(weights[:1], small.softmax(1))
+    assert (effective_share(weights) >= 0.7).all()
+    assert torch.equal(weights[1].argsort(), large[0].argsort())
+    logs = weights[1].log()
+    exponent = float((logs[1] - logs[0]) / (large[0, 1] - large[0, 0]))
+    assert exponent in [pytest.approx(0.5**power) for power in range(1, 12)]
 
 
 def test_chains_can_start_as_draws_of_the_untrained_model() -> None:
