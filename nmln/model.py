@@ -1,6 +1,6 @@
 """What users hold: a space and a potential for every level; train, sample, save and load."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -133,8 +133,19 @@ class Model:
         """A model that was saved; nothing in its files is executed."""
         tensors, content = load_model(Path(path))
         model = Model.described(content, str(path))
-        model.potential.load_state_dict(tensors)
+        model.take(tensors, str(path))
         return model
+
+    def take(self, tensors: Mapping[str, Tensor], source: str) -> None:
+        """Take over saved parameters, if they are those of this model."""
+        try:
+            self.potential.load_state_dict(tensors)
+        except (RuntimeError, KeyError, TypeError, AttributeError):
+            raise InputError(
+                "its tensors are not those of the model that it describes. Save the model again, or "
+                "fetch another copy.",
+                source,
+            ) from None
 
     def describe(self) -> dict[str, Any]:
         """Everything but the numbers: language, domain, formulas and configuration."""

@@ -25,10 +25,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def start_processes(count: int, folder: Path, arguments: Sequence[str] | None = None) -> None:
+def start_processes(
+    count: int, folder: Path, arguments: Sequence[str] | None = None, again: str | None = None
+) -> None:
     """Run this command again in `count` processes, or that with other `arguments`, and wait for them.
 
-    When one is lost the others are ended, and the user is told how to go on from the last checkpoint.
+    When one is lost the others are ended, and the user is told how to go on from the last checkpoint: by
+    the command `again`, or by resuming the training in the folder.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -58,10 +61,10 @@ def start_processes(count: int, folder: Path, arguments: Sequence[str] | None = 
             raise typer.Exit(130) from None
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-            tell_loss(codes, count, folder)
+            tell_loss(codes, count, folder, again)
 
 
-def tell_loss(codes: dict[int, int], count: int, folder: Path) -> None:
+def tell_loss(codes: dict[int, int], count: int, folder: Path, again: str | None = None) -> None:
     """Leave as the process did that failed first, and say how to go on if it could not say so itself."""
     rank = min(codes, key=lambda one: _blame(codes[one]))
     code = codes[rank]
@@ -69,6 +72,8 @@ def tell_loss(codes: dict[int, int], count: int, folder: Path) -> None:
         raise typer.Exit(code) from None
     how = f"signal {-code}" if code < 0 else f"code {code}"
     lost = f"process {rank} of {count} was lost ({how}), and the others were ended."
+    if again is not None:
+        fail(f"{lost} What was reached is kept. Go on with: {again}", code=1)
     if not (folder / "config.json").exists():
         fail(f"{lost} Nothing was kept yet: begin anew.", code=1)
     fail(

@@ -110,7 +110,7 @@ def _molecules(
         typer.echo(f"going on after sweep {done} of {job.settings.sweeps}", err=True)
     count = min(processes, job.settings.parts)
     if count > 1:
-        start_processes(count, folder)
+        start_processes(count, folder, again=_again(opened, output))
     else:
         _work(job, list(range(job.settings.parts)), shown=True)
     _tell_molecules(generation.finish(job, count))

@@ -116,12 +116,13 @@ def read_reference(
 
 
 def locate(path: Path) -> Path:
-    """The file of samples that a path means: itself, or the one in a folder."""
+    """The file of samples that a path means: itself, or the one in a folder or its `samples`."""
     if not path.is_dir():
         return path
-    for name in FOLDER:
-        if (path / name).is_file():
-            return path / name
+    for folder in (path, path / "samples"):
+        for name in FOLDER:
+            if (folder / name).is_file():
+                return folder / name
     raise InputError(
         f"this folder has no samples: none of {', '.join(FOLDER)}. Make some (nmln sample), or name "
         "a file.",

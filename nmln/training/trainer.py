@@ -1,9 +1,10 @@
 """One run of training: its parts, one step, and all that must be kept to go on."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Float64, Integer
@@ -12,12 +13,14 @@ from torch import Generator, Tensor
 from nmln.config import Config
 from nmln.distributed import Ranks
 from nmln.files import InputError
-from nmln.potentials.base import BasePotential
+from nmln.potentials.base import BasePotential, ScoreError
 from nmln.training.chains import Chains, Followed
 from nmln.training.method import Method
 from nmln.training.objective import Phases, accumulate_gradient
 from nmln.training.optimiser import clip_by_level, follow, learning_rate, make_optimiser
 from nmln.types import Evaluations, Values
+
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ class Trainer:
         if self.average is not None:
             follow(self.average, self.potential, optimiser.average, self.step_number)
         moves = self.chains.moves
-        followed = self.chains.follow(self.potential, self.step_number)
+        followed = self._shared(lambda: self.chains.follow(self.potential, self.step_number))
         self.step_number += 1
         return self._metrics(rate, phases, norms, followed, moves)
 
@@ -130,11 +133,13 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         self.optimiser.zero_grad(set_to_none=False)
-        phases = accumulate_gradient(
-            self.potential,
-            self._minibatch(),
-            self.method.negative(self.values),
-            penalty=self.config.optimiser.energy_penalty,
+        phases = self._shared(
+            lambda: accumulate_gradient(
+                self.potential,
+                self._minibatch(),
+                self.method.negative(self.values),
+                penalty=self.config.optimiser.energy_penalty,
+            )
         )
         self.ranks.average_gradients(self.potential.parameters())
         norms = clip_by_level(
@@ -142,6 +147,21 @@ class Trainer:
         )
         self.optimiser.step()
         return phases, norms
+
+    def _shared(self, work: Callable[[], Part]) -> Part:
+        """Do a part of a step, and fail on all processes when a score fails on one.
+
+        Otherwise the others would wait for an average that never comes.
+        """
+        done, failure = None, None
+        try:
+            done = work()
+        except ScoreError as error:
+            failure = error
+        if self.ranks.agree(failure is not None):
+            raise failure or ScoreError("in another process", self.values[-1, 0])
+        assert done is not None
+        return done
 
     def _minibatch(self) -> Values:
         """Data corrupted afresh for this step, or taken from copies that serve for an epoch."""

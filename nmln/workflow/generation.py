@@ -33,7 +33,7 @@ from nmln.types import Evaluations, State, Sweep, Tuning
 from nmln.workflow.generation_settings import Settings, fingerprint
 from nmln.workflow.recorded import KeptRecorder, joined
 from nmln.workflow.rows import Rows, Tally, join_rows, write_counts
-from nmln.workflow.training import _interruption as interruption
+from nmln.workflow.training import interruption
 
 SAMPLES, COUNTS, SUMMARY = "samples.csv.gz", "counts.csv", "sampling.json"
 _PARTS, _SETTINGS, _ROWS = "parts", "settings.json", "rows.csv.gz"

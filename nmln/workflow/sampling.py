@@ -77,7 +77,7 @@ def load(folder: Path) -> Model:
     kept = checkpoint.load(folder)
     model = Model.described(kept.content, str(kept.path))
     tree = checkpoint.unflatten(kept.tensors, kept.content["tree"])
-    model.potential.load_state_dict(tree["average"] or tree["potential"])
+    model.take(tree["average"] or tree["potential"], str(kept.path))
     return model
 
 

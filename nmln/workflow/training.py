@@ -196,7 +196,7 @@ def run(job: Job, watcher: Watcher | None = None) -> Model:
     if first:
         watcher.on_start(job)
         _cut_metrics(job.folder, trainer.step_number)
-    with _interruption(trainer.ranks.count == 1) as interrupted, _log(job.folder, first) as log:
+    with interruption(trainer.ranks.count == 1) as interrupted, _log(job.folder, first) as log:
         for event in train(trainer, guard=job.guard):
             if isinstance(event, Return):
                 save(job, job.seconds_before + time.perf_counter() - start)
@@ -210,7 +210,7 @@ def run(job: Job, watcher: Watcher | None = None) -> Model:
             told = {}
             if event.step % _QUALITY_EVERY == 0 or event.step == training.steps:
                 told = quality.measure(trainer.values[-1])
-                if len(held_out):
+                if len(held_out) and job.config.chains.weighted:  # else log Z lags with the chains
                     told["held_out"] = float(trainer.log_likelihood(held_out)[-1])
             seconds = job.seconds_before + now - start
             log({**asdict(event), **told, "seconds": round(seconds, 3)})
@@ -301,7 +301,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _interruption(alone: bool) -> Iterator[Callable[[], bool]]:
+def interruption(alone: bool) -> Iterator[Callable[[], bool]]:
     """Whether Ctrl-C or SIGTERM was sent; a second one ends the process at once.
 
     Of several processes none goes on when their launcher is gone: nobody could stop them any more, and
