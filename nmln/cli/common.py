@@ -2,13 +2,16 @@
 
 import errno
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from nmln.files import InputError
 
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Repeats a run exactly.")]
 Seeds = Annotated[int, typer.Option(min=2, max=10_000, help="Independent repetitions.")]
@@ -83,3 +86,31 @@ def one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@contextmanager
+def spinner() -> Iterator[Callable[[str], None]]:
+    """What is being done, while a terminal watches."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("reading") as status:
+        yield lambda text: status.update(escape(text))
+
+
+def settings_in(given: list[str]) -> dict[str, Any]:
+    """What `--set` says: values are written as in TOML, plain words need no quotes."""
+    changes: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--set {text!r} has no value. Write --set chains.moves=5.")
+        try:
+            changes[name.strip()] = json.loads(value)
+        except json.JSONDecodeError:
+            changes[name.strip()] = value.strip()
+    return changes

@@ -1,13 +1,12 @@
 """`nmln evaluate`: how good samples of any origin are."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from nmln.cli.common import Seed, one_thread
+from nmln.cli.common import Seed, one_thread, spinner
 from nmln.files import InputError
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def evaluate(
         run = samples[0]
     from nmln.workflow import evaluation
 
-    with _spinner() as say:
+    with spinner() as say:
         outcome = evaluation.run(
             samples,
             output or (Path("evaluation") if run is None else run / "evaluation"),
@@ -105,20 +104,6 @@ def _level(text: str | None) -> int | Literal["all"] | None:
     if not text.isdecimal():
         raise InputError(f"--level {text!r} is neither the number of a level nor all.")
     return int(text)
-
-
-@contextmanager
-def _spinner() -> Iterator[Callable[[str], None]]:
-    """What is being done, while a terminal watches."""
-    from rich.console import Console
-    from rich.markup import escape
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    with console.status("reading") as status:
-        yield lambda text: status.update(escape(text))
 
 
 def _show(outcome: "Outcome") -> None:

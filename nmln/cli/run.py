@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import Seed, one_thread
-from nmln.cli.evaluate import _spinner as spinner
+from nmln.cli.common import Seed, one_thread, settings_in, spinner
 from nmln.cli.processes import cores, start_processes
-from nmln.cli.train import _changes as parse_changes
 from nmln.files import InterruptedRunError
 
 if TYPE_CHECKING:
@@ -70,7 +68,7 @@ def run(
 
     began = time.monotonic()
     settings = main_job.Settings(
-        data, size, minutes, num_samples, seed, parse_changes(change or []), chains, burn_in
+        data, size, minutes, num_samples, seed, settings_in(change or []), chains, burn_in
     )
     folder = output or Path("runs") / _name(data, size)
     with _kept(shlex.join(["nmln", *sys.argv[1:]])):

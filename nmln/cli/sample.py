@@ -22,7 +22,9 @@ def sample(
     num_samples: Annotated[int, typer.Option(min=1, help="How many attempts.")] = 1000,
     output: Annotated[
         Path | None,
-        typer.Option(help="A folder for molecules, else a name without an ending. [RUN/samples]"),
+        typer.Option(
+            help="A folder for molecules, else a name without an ending; else RUN/samples."
+        ),
     ] = None,
     all_levels: Annotated[bool, typer.Option(help="Rows and counts of every level.")] = False,
     scaffold: Annotated[

@@ -1,13 +1,12 @@
 """`nmln train`: learn a model from worlds, and go on with it after anything."""
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmln.cli.common import one_thread
+from nmln.cli.common import one_thread, settings_in
 from nmln.cli.processes import alone, cores, start_processes
 from nmln.files import InputError
 
@@ -61,7 +60,7 @@ def train(
         "training.processes": processes,
     }
     flags = {name: value for name, value in flags.items() if value is not None}
-    chosen = _settings(config, preset, {**flags, **_changes(change or [])})
+    chosen = _settings(config, preset, {**flags, **settings_in(change or [])})
     folder = output or Path("runs") / Path(chosen.data.source).name.split(".")[0]
     if alone():
         _check_new(folder)
@@ -94,20 +93,6 @@ def _settings(config: Path | None, preset: str | None, flags: dict[str, Any]) ->
         configure({}, preset=preset or "small") if config is None else read_config(config, preset)
     )
     return override(base, flags)
-
-
-def _changes(given: list[str]) -> dict[str, Any]:
-    """What `--set` says: values are written as in TOML, plain words need no quotes."""
-    changes: dict[str, Any] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise InputError(f"--set {text!r} has no value. Write --set chains.moves=5.")
-        try:
-            changes[name.strip()] = json.loads(value)
-        except json.JSONDecodeError:
-            changes[name.strip()] = value.strip()
-    return changes
 
 
 def _processes(config: "Config") -> int:

@@ -263,10 +263,9 @@ def estimate_log_z(
     there, arrived = _carry(start, noisiest, kernel, drawn, range(steps + 1), rng, tick)
     draws = _record(model, arrived, sweeps, rng, tick)
     back, _ = _carry(start, noisiest, kernel, draws[-1][:1], range(steps, -1, -1), rng, tick)
-    back = -back
 
-    (low, low_error), (high, high_error) = _log_mean(there), _log_mean(-back)
-    middle, middle_error = bennett(there, back)
+    (low, low_error), (high, high_error) = _log_mean(there), _log_mean(back)
+    middle, middle_error = bennett(there, -back)
     found = [(middle, middle_error), (low, low_error), (-high, high_error)]
     climbed = _climb(model.method.sampled(model.potential), draws)
     numbers = [

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import typer
 
+from nmln.cli.common import settings_in
 from nmln.cli.run import _kept
-from nmln.cli.train import _changes
 from nmln.files import InputError, InterruptedRunError
 from nmln.workflow import generation, main_job, sampling, training
 from nmln.workflow.rows import read_rows
@@ -179,7 +179,7 @@ def test_the_training_is_an_ordinary_command(tmp_path: Path) -> None:
     words = main_job.train_arguments(tmp_path, settings, 2)
     assert words[:2] == ["train", settings.data]
     given = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
-    assert _changes(given) == CHANGES
+    assert settings_in(given) == CHANGES
     assert "--minutes" not in words
     (tmp_path / "config.json").touch()
     assert main_job.train_arguments(tmp_path, settings, 2)[:3] == [

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nmln.cli.train import _changes
+from nmln.cli.common import settings_in
 from nmln.config import Config, configure, override
 from nmln.files import InputError
 from nmln.report import page
@@ -125,7 +125,7 @@ def test_the_command_repeats_the_run(tmp_path: Path) -> None:
     assert words[:3] == ["nmln", "train", config.data.source]
     assert words[3:5] == ["--output", f"{tmp_path / 'run'}-again"]
     assert set(words[5::2]) == {"--set"}
-    again = override(configure({}), {"data.source": words[2], **_changes(words[6::2])})
+    again = override(configure({}), {"data.source": words[2], **settings_in(words[6::2])})
     assert again == config
 
 
