@@ -27,6 +27,7 @@ from torch import Tensor
 
 from nmln.files import InputError
 from nmln.molecules.chemistry import Molecule, Refusal, encode_all, order_atoms, space_for
+from nmln.molecules.decoding import Decoder
 from nmln.molecules.downloads import SOURCES, cache_folder, select
 from nmln.molecules.smiles_files import (
     SUFFIXES,
@@ -78,6 +79,10 @@ class Molecules:
         """Those to train on and those to test on, by the seeded split that a run makes."""
         train, test = split(len(self), seed, share)
         return self._at(train), self._at(test)
+
+    def decode(self, worlds: Integer[Tensor, "... groups"]) -> list[str | None]:
+        """The canonical SMILES of worlds over the same space; None for what is no valid molecule."""
+        return [one.smiles for one in Decoder(self.space).decode(worlds)]
 
     def _at(self, places: Int64[Tensor, " places"]) -> "Molecules":
         smiles = tuple(self.smiles[place] for place in places.tolist())

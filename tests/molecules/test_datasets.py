@@ -277,3 +277,10 @@ def test_the_command_line_shows_the_description(tmp_path: Path) -> None:
     assert "lines: 5   different molecules: 3" in done.stdout
     assert "[13CH4] has an isotope label" in done.stdout
     assert not done.stderr
+
+
+def test_worlds_are_named_again_by_the_molecules_that_they_came_from() -> None:
+    found = load("pubchem-9")
+    worlds = found.worlds[:5].clone()
+    worlds[0] = 0  # nine carbons without a bond
+    assert found.decode(worlds) == [None, *found.smiles[1:5]]
