@@ -10,7 +10,7 @@ from jaxtyping import Integer
 from torch import Generator, Tensor
 
 from nmln.checkpoint import load_model, save_model
-from nmln.config import Config, configure
+from nmln.config import Config, configure, override
 from nmln.evidence import Evidence
 from nmln.files import InputError
 from nmln.formats.mln import Program, parse_mln
@@ -28,6 +28,7 @@ from nmln.sampler import Observer, sample
 from nmln.space import Space
 from nmln.training import Metrics, Return, Trainer, train
 from nmln.training.method import Method
+from nmln.training.pilot import steps_in
 from nmln.types import Sweep
 
 Report = Callable[[Metrics | Return], None]
@@ -70,9 +71,18 @@ class Model:
         formulas: Sequence[WeightedFormula] = (),
         report: Report | None = None,
     ) -> "Model":
-        """Train a model on worlds, from beginning to end, in this process."""
+        """Train a model on worlds, from beginning to end, in this process.
+
+        A budget in minutes becomes a number of steps by a short pilot; the model's `config` has it.
+        """
         model = Model.build(space, worlds, config, formulas)
         trainer = Trainer(model.potential, worlds, model.config)
+        if model.config.training.minutes is not None:
+            steps = steps_in(model.config.training.minutes, trainer)
+            trainer.config = override(
+                model.config, {"training.steps": steps, "training.minutes": None}
+            )
+            model = replace(model, config=trainer.config)
         for metrics in train(trainer):
             if report is not None:
                 report(metrics)

@@ -6,13 +6,10 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, get_args, runtime_checkable
-
-import torch
 
 from nmln import checkpoint
 from nmln.config import Config, configure
@@ -21,11 +18,11 @@ from nmln.files import InputError, InterruptedRunError, plain, write_lines
 from nmln.model import Model
 from nmln.training import Metrics, Return, Trainer, train
 from nmln.training.loop import Guard
+from nmln.training.pilot import steps_in
 from nmln.workflow import sources
 from nmln.workflow.restoring import restore
 from nmln.workflow.sources import Source
 
-_PILOT = 12  # steps that are timed before a budget in minutes becomes a number of steps
 _QUALITY_EVERY = 50  # steps between two looks at the chains' worlds
 _HELD_OUT = 500  # worlds kept apart whose likelihood is watched
 
@@ -78,7 +75,7 @@ def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> Job:
     model = Model.build(source.space, worlds, config, source.formulas)
     trainer = Trainer(model.potential, worlds, config, ranks)
     if config.training.minutes is not None:
-        steps = _steps_in(config.training.minutes, trainer)
+        steps = steps_in(config.training.minutes, trainer)
         config = replace(config, training=replace(config.training, steps=steps, minutes=None))
         model = replace(model, config=config)
         trainer.config = config
@@ -96,19 +93,6 @@ def check_new(folder: Path) -> None:
             "another one (--output).",
             str(folder),
         )
-
-
-def _steps_in(minutes: float, trainer: Trainer) -> int:
-    """How many steps fit into a time, by a pilot that leaves no trace in the run."""
-    before = deepcopy(trainer.tree())
-    trainer.step()
-    start = time.perf_counter()
-    for _ in range(_PILOT):
-        trainer.step()
-    each = torch.tensor([(time.perf_counter() - start) / _PILOT])
-    trainer.restore(before)
-    mean = float(trainer.ranks.average([each])[0])
-    return max(1, round(60 * minutes / mean))
 
 
 def _write_head(folder: Path, source: Source, model: Model) -> None:

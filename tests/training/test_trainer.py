@@ -288,6 +288,17 @@ def test_a_model_is_saved_and_loaded_with_its_numbers(tmp_path) -> None:
     assert sweep.state.values.shape == (2, 4, SPACE.groups)
 
 
+def test_minutes_become_a_recorded_number_of_steps() -> None:
+    seen: list[Metrics | Return] = []
+    model = Model.fit(SPACE, worlds(), settings({"training.minutes": 0.01}), report=seen.append)
+    assert model.config.training.minutes is None
+    assert model.config.training.steps == len(seen) > 1
+    same_steps = {"training.steps": len(seen)}
+    again = Model.fit(SPACE, worlds(), settings(same_steps))
+    values = worlds().expand(2, -1, -1)
+    assert torch.equal(again.potential.score(values), model.potential.score(values))
+
+
 def test_what_cannot_be_trained_is_refused() -> None:
     config = settings()
     model = Model.build(SPACE, worlds(), config)

@@ -1,0 +1,23 @@
+"""A budget in minutes as a number of steps, so that schedules depend on the step only."""
+
+import time
+from copy import deepcopy
+
+import torch
+
+from nmln.training.trainer import Trainer
+
+_STEPS = 12  # that are timed
+
+
+def steps_in(minutes: float, trainer: Trainer) -> int:
+    """How many steps fit into a time, by a pilot that leaves no trace in the run."""
+    before = deepcopy(trainer.tree())
+    trainer.step()
+    start = time.perf_counter()
+    for _ in range(_STEPS):
+        trainer.step()
+    each = torch.tensor([(time.perf_counter() - start) / _STEPS])
+    trainer.restore(before)
+    mean = float(trainer.ranks.average([each])[0])
+    return max(1, round(60 * minutes / mean))
