@@ -53,7 +53,10 @@ def test_the_preset_of_the_paper_has_its_numbers() -> None:
         ("[chains]\nmoves = 2.5", "chains.moves is a whole number, but is 2.5"),
         ("[chains]\nmoves = true", "chains.moves is a whole number, but is True"),
         ("[chains]\nmoves = 0", "run.toml: chains.moves must be at least 1, but is 0"),
-        ('[chains]\nstart = "here"', "chains.start is one of 'data', 'noise', but is 'here'"),
+        (
+            '[chains]\nstart = "here"',
+            "chains.start is one of 'data', 'noise', 'model', but is 'here'",
+        ),
         ("[ladder]\nrates = []", r"ladder.rates is a list of numbers, but is \[\]"),
         ('[ladder]\nrates = ["a"]', "ladder.rates is a number, but is 'a'"),
         ("[model]\nbase = 1", "model.base is true or false, but is 1"),

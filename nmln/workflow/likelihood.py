@@ -9,8 +9,6 @@ well, as they must to exchange worlds, which a way from noise straight to the ta
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import pairwise
-from math import log
 from pathlib import Path
 
 import torch
@@ -23,19 +21,18 @@ from nmln.kernels.defaults import kernel_named
 from nmln.model import Model
 from nmln.molecules.likelihood import Structures, log_probabilities
 from nmln.partition import ScaledPotential, mbar, stepping_stone
-from nmln.partition.blocks import effective_size, label_blocks, log_mean, standard_error
+from nmln.partition.blocks import effective_size
+from nmln.partition.carrying import bennett, carry, draw_possible, log_mean_of
 from nmln.potentials.base import BasePotential
 from nmln.potentials.independent import IndependentPotential
 from nmln.sampler import sample
-from nmln.types import Alternatives, Groups, Kernel, Scores, Slopes, State, Values
+from nmln.types import Values
 from nmln.workflow import sampling, sources
 from nmln.workflow.training import read_head
 
 CHAINS, STEPS, SWEEPS = 100, 1000, 300
-_MOST_BATCHES = 100  # of starts drawn before hard formulas are found too strict
 
 Progress = Callable[[int, int], None]
-Works = Float64[Tensor, " chains"]
 
 
 @dataclass(frozen=True)
@@ -259,12 +256,12 @@ def estimate_log_z(
         if progress is not None:
             progress(done, total)
 
-    drawn, share, share_error = _draw_possible(start, noisiest, chains, rng)
-    there, arrived = _carry(start, noisiest, kernel, drawn, range(steps + 1), rng, tick)
+    drawn, share, share_error = draw_possible(start, noisiest, chains, rng)
+    there, arrived = carry(start, noisiest, kernel, drawn, range(steps + 1), rng, tick)
     draws = _record(model, arrived, sweeps, rng, tick)
-    back, _ = _carry(start, noisiest, kernel, draws[-1][:1], range(steps, -1, -1), rng, tick)
+    back, _ = carry(start, noisiest, kernel, draws[-1][:1], range(steps, -1, -1), rng, tick)
 
-    (low, low_error), (high, high_error) = _log_mean(there), _log_mean(back)
+    (low, low_error), (high, high_error) = log_mean_of(there), log_mean_of(back)
     middle, middle_error = bennett(there, -back)
     found = [(middle, middle_error), (low, low_error), (-high, high_error)]
     climbed = _climb(model.method.sampled(model.potential), draws)
@@ -316,139 +313,3 @@ def _climb(potential: BasePotential, draws: list[Values]) -> list[tuple[float, f
         (ratios.forward_sum, ratios.forward_sum_error),
         (ratios.reverse_sum, ratios.reverse_sum_error),
     ]
-
-
-def _log_mean(works: Works) -> tuple[float, float]:
-    """The log of the mean of exp(work) and its standard error."""
-    mean, influence = log_mean(works[None, None], label_blocks(1, len(works), None))
-    return float(mean), float(standard_error(influence))
-
-
-def bennett(there: Works, back: Works) -> tuple[float, float]:
-    """The log of the ratio of two partition functions from works both ways, and its standard error.
-
-    The ratio at which a guess whether a work is of the way there is right as often as for the way back
-    (Bennett, 1976). As many works each way; none may be infinite.
-    """
-    if len(there) != len(back) or len(there) < 2:
-        raise InputError(
-            f"as many works each way, at least two, but there are {len(there)} and {len(back)}."
-        )
-    works = torch.cat([there, back])
-    least, most = float(works.min()) - 1, float(works.max()) + 1
-    middle = (least + most) / 2
-    for _ in range(100):
-        gap = (there - middle).sigmoid().sum() - (middle - back).sigmoid().sum()
-        least, most = (middle, most) if gap > 0 else (least, middle)
-        middle = (least + most) / 2
-    ahead, behind = (there - middle).sigmoid(), (middle - back).sigmoid()
-    slope = (ahead * (1 - ahead)).sum() + (behind * (1 - behind)).sum()
-    variance = len(there) * (ahead.var() + behind.var())
-    return middle, float(variance.sqrt() / slope)
-
-
-def _draw(
-    start: IndependentPotential, chains: int, rng: Generator
-) -> Integer[Tensor, "1 chains groups"]:
-    """Worlds of independent groups."""
-    space = start.space
-    values = torch.zeros(1, chains, space.groups, dtype=space.dtype)
-    for block in space.blocks:
-        chances = space.entries_of(start.table[:, None], block)[0, 0].softmax(-1)
-        drawn = torch.multinomial(chances, chains, replacement=True, generator=rng)
-        values[0, :, block.groups] = drawn.T.to(space.dtype)
-    return values
-
-
-def _draw_possible(
-    start: IndependentPotential, target: BasePotential, chains: int, rng: Generator
-) -> tuple[Values, float, float]:
-    """Worlds of independent groups that no hard formula forbids; the log of their share, its error."""
-    kept, found, drawn, at_once = [], 0, 0, max(chains, 100)
-    while found < chains:
-        if drawn >= _MOST_BATCHES * at_once:
-            raise InputError(
-                f"of {drawn} worlds of independent groups hard formulas forbid all but {found}, too many"
-                " to estimate log Z from. Measure the model without them."
-            )
-        values = _draw(start, at_once, rng)
-        possible = target.score(values)[0] > float("-inf")
-        kept.append(values[:, possible])
-        found, drawn = found + int(possible.sum()), drawn + at_once
-    share = found / drawn
-    return torch.cat(kept, 1)[:, :chains], log(share), ((1 - share) / (share * drawn)) ** 0.5
-
-
-class _Between(BasePotential):
-    """(1 - beta) times a start plus beta times an end, both of one level."""
-
-    def __init__(self, start: IndependentPotential, end: BasePotential, beta: float) -> None:
-        super().__init__(end.space, 1)
-        self.start, self.end, self.beta = start, end, beta
-        self.precision = end.precision
-
-    def evaluate(self, values: Values) -> Scores:
-        return self.mix(self.start.evaluate(values), self.end.evaluate(values))
-
-    def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
-        starts, ends = (
-            self.start.evaluate_with_slopes(values),
-            self.end.evaluate_with_slopes(values),
-        )
-        return self.mix(starts[0], ends[0]), self.mix(starts[1], ends[1])
-
-    def evaluate_alternatives(self, values: Values, groups: Groups) -> Alternatives:
-        starts = self.start.evaluate_alternatives(values, groups)
-        return self.mix(starts, self.end.evaluate_alternatives(values, groups))
-
-    def mix(self, start: Tensor, end: Tensor) -> Tensor:
-        return (1 - self.beta) * start + self.beta * end
-
-    def end_of(self, start: Tensor, mixed: Tensor) -> Tensor:
-        """What the end gives, where the mixture is known."""
-        return (mixed - (1 - self.beta) * start) / self.beta
-
-
-def _carry(
-    start: IndependentPotential,
-    end: BasePotential,
-    kernel: Kernel,
-    values: Values,
-    schedule: range,
-    rng: Generator,
-    tick: Callable[[], None],
-) -> tuple[Works, Values]:
-    """The log weights of chains that are carried along the betas of a schedule, there or back, and
-    where they arrive.
-    """
-    steps = max(schedule)
-    state = kernel.init(end, values)
-    works = torch.zeros(values.shape[1], dtype=torch.float64)
-    for before, after in pairwise(schedule):
-        gain = (state.scores - start.evaluate(state.values))[0].double()
-        works += (after - before) / steps * gain
-        if 0 < after < steps:
-            state = _explore(_Between(start, end, after / steps), kernel, state, rng)
-        tick()
-    return works, state.values
-
-
-def _explore(between: _Between, kernel: Kernel, state: State, rng: Generator) -> State:
-    """One move at one beta; scores and slopes go in and come out as the end gives them.
-
-    They are linear in beta and the start costs next to nothing, so that no world is scored anew for a
-    change of beta; those of a world that has not moved are kept, so that rounding does not add up.
-    """
-    scores, slopes = between.start.evaluate_with_slopes(state.values)
-    mixed = state._replace(
-        scores=between.mix(scores, state.scores),
-        slopes=None if state.slopes is None else between.mix(slopes, state.slopes),
-    )
-    moved, _ = kernel.step(between, mixed, rng)
-    same = (moved.values == state.values).all(-1)
-    scores, slopes = between.start.evaluate_with_slopes(moved.values)
-    ended = torch.where(same, state.scores, between.end_of(scores, moved.scores))
-    if moved.slopes is None or state.slopes is None:
-        return moved._replace(scores=ended)
-    found = between.end_of(slopes, moved.slopes)
-    return moved._replace(scores=ended, slopes=torch.where(same[..., None], state.slopes, found))

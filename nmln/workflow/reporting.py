@@ -179,13 +179,14 @@ def _facts(run: Run) -> Html:
 def _likelihood(run: Run) -> Html:
     """Whatever `likelihood.json` says, errors beside their numbers; known names in words."""
     words = {
+        "worlds": "worlds",
         "train": "training worlds, nats a world",
         "test": "test worlds, nats a world",
         "train_molecules": "training molecules, nats a molecule",
         "test_molecules": "test molecules, nats a molecule",
         "log_z": "log Z",
-        "log_z_low": "log Z from below",
-        "log_z_high": "log Z from above",
+        "log_z_low": "log Z, from below",
+        "log_z_high": "log Z, from above",
         "log_z_least": "log Z, at least",
         "log_z_most": "log Z, at most",
         "effective_size": "annealed chains that count",

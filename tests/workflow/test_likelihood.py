@@ -14,6 +14,7 @@ from nmln.formats.mln import parse_mln
 from nmln.model import Model
 from nmln.molecules.decoding import Decoder
 from nmln.molecules.likelihood import molecule_log_likelihood
+from nmln.partition.carrying import bennett
 from nmln.space import Space
 from nmln.workflow import likelihood, sampling, sources
 from tests.workflow.runs import SMALL, settings, whole_run
@@ -211,22 +212,21 @@ def gaussian_works(difference: float, spread: float) -> tuple[torch.Tensor, torc
 
 @pytest.mark.parametrize("spread", [0.1, 1.0, 3.0])
 def test_the_ratio_is_found_from_works_both_ways(spread: float) -> None:
-    found, error = likelihood.bennett(*gaussian_works(-7.0, spread))
+    found, error = bennett(*gaussian_works(-7.0, spread))
     assert abs(found + 7) < 4 * error
     assert error < 0.02 * (1 + spread) ** 2
 
 
 def test_the_check_rejects_works_that_do_not_belong_together() -> None:
     there, back = gaussian_works(-7.0, 1.0)
-    found, error = likelihood.bennett(there, back + 1)
+    found, error = bennett(there, back + 1)
     assert abs(found + 7) > 4 * error
 
 
 def test_the_error_of_the_ratio_is_how_far_it_scatters() -> None:
     there, back = gaussian_works(2.0, 2.0)
     parts = [
-        likelihood.bennett(one, other)
-        for one, other in zip(there.split(100), back.split(100), strict=True)
+        bennett(one, other) for one, other in zip(there.split(100), back.split(100), strict=True)
     ]
     scatter = float(torch.tensor([value for value, _ in parts]).std())
     told = float(torch.tensor([error for _, error in parts]).mean())

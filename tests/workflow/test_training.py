@@ -152,7 +152,7 @@ def test_molecules_are_judged_by_their_validity(tmp_path: Path) -> None:
 
 def test_the_likelihood_agrees_with_enumeration(people: Path) -> None:
     folder = whole_run(people, training__steps=60)
-    found = likelihood.run(folder, chains=300, steps=60)
+    found = likelihood.run(folder, chains=300, steps=60, sweeps=40)
     model, source = sampling.load(folder), sources.load(settings(people).data)
     rng = torch.Generator().manual_seed(0)
     uniform = torch.randint(2, (2, 60_000, source.space.groups), generator=rng)
