@@ -48,6 +48,7 @@ class ModelConfig:
     hidden: int = 64
     width: int = 2  # of fragments: how many constants they see
     residual: bool = False
+    bound: float = 0.0  # where above 0: the network says at most so many nats, by a soft bound
     base: bool = (
         True  # independent groups with the marginals of the corrupted data, to be corrected
     )
@@ -245,6 +246,7 @@ def _check_ranges(config: Config) -> None:
         "training.retries": config.training.retries,
         "training.checkpoint_seconds": config.training.checkpoint_seconds,
         "chains.changes": config.chains.changes,
+        "model.bound": config.model.bound,
         "optimiser.warm_up": config.optimiser.warm_up,
         "optimiser.clip": config.optimiser.clip,
         "optimiser.weight_decay": config.optimiser.weight_decay,

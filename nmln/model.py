@@ -18,6 +18,7 @@ from nmln.kernels.defaults import kernel_named
 from nmln.logic import WeightedFormula
 from nmln.noise import uniform
 from nmln.potentials.base import BasePotential
+from nmln.potentials.bounded import BoundedPotential
 from nmln.potentials.formula import FormulaPotential
 from nmln.potentials.fragment import DeepSetPotential, FragmentPotential
 from nmln.potentials.graph import GraphPotential
@@ -208,6 +209,8 @@ def _learned(
                 raise InputError(
                     "a formula model needs formulas: name a .mln file that has some (data.language)."
                 )
+    if model.bound:
+        parts = [BoundedPotential(part, model.bound) for part in parts]
     if formulas:
         parts.append(FormulaPotential(space, formulas, levels))
     return TotalPotential(parts)

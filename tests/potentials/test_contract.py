@@ -13,6 +13,7 @@ from nmln.files import InputError
 from nmln.formats.mln import parse_formula
 from nmln.language import Attribute, Language, predicate
 from nmln.potentials.base import BasePotential, NeuralPotential, ScoreError
+from nmln.potentials.bounded import BoundedPotential
 from nmln.potentials.formula import FormulaPotential
 from nmln.potentials.fragment import DeepSetPotential, FragmentPotential
 from nmln.potentials.function import OneHotPotential, TablePotential, ValuesPotential
@@ -118,6 +119,10 @@ def image(space: Space, rng: Generator) -> BasePotential:
     return ImagePotential(space, LEVELS, channels=3, layers=2, hidden=8, rng=rng)
 
 
+def bounded(space: Space, rng: Generator) -> BasePotential:
+    return BoundedPotential(GraphPotential(space, LEVELS, 2, 8, rng=rng), 0.5)
+
+
 def table(space: Space, rng: Generator) -> BasePotential:
     return TablePotential(space, torch.randn(LEVELS, space.number_of_worlds, generator=rng))
 
@@ -157,6 +162,7 @@ CASES = [
     Case("one-hot function", BOARD, lambda space, _: OneHotPotential(space, cosines, LEVELS)),
     Case("values function", BOARD, lambda space, _: ValuesPotential(space, squares, LEVELS)),
     Case("table", WEATHER, table),
+    Case("bounded", MOLECULES, bounded),
     Case("independent", SORTS, independent),
     Case("total", MOLECULES, total),
     Case("tempered", MOLECULES, tempered),
@@ -413,3 +419,17 @@ def test_independent_groups_have_an_exact_log_z_and_draws() -> None:
     for level in range(LEVELS):
         shares = (draws[level][:, None] == everything).all(-1).double().mean(0)
         assert torch.allclose(shares, scores[level].softmax(0), atol=0.012)
+
+
+def test_bounded_scores_bend_towards_their_bound_and_slopes_with_them() -> None:
+    inner = GraphPotential(MOLECULES, LEVELS, 2, 8, rng=Generator().manual_seed(0)).double()
+    potential = BoundedPotential(inner, 0.2)
+    values = worlds(CASES[0])
+    plain_scores, plain_slopes = inner.score_and_slopes(values)
+    scores, slopes = potential.score_and_slopes(values)
+    assert (scores.abs() < 0.2).all()
+    assert torch.allclose(scores, 0.2 * (plain_scores / 0.2).tanh())
+    bend = 1 / (plain_scores / 0.2).cosh() ** 2
+    assert torch.allclose(slopes, bend[..., None] * plain_slopes)
+    with pytest.raises(InputError, match="positive number of nats"):
+        BoundedPotential(inner, 0)

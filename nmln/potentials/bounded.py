@@ -1,0 +1,43 @@
+"""A soft bound on what a potential can say: c tanh(score / c)."""
+
+import torch
+from torch import Tensor, nn
+
+from nmln.files import InputError
+from nmln.potentials.base import BasePotential
+from nmln.types import Alternatives, Groups, Scores, Slopes, Values
+
+
+class BoundedPotential(BasePotential):
+    """Scores between -c and c: nearly the same where they are small, level where they are large.
+
+    A network may come to score worlds that no chain has visited for long by hundreds of nats, and data
+    corrupted into such a world would pull it up further. Where the bound is reached nothing pulls.
+    """
+
+    def __init__(self, potential: BasePotential, bound: float) -> None:
+        super().__init__(potential.space, potential.levels)
+        if not 0 < bound < float("inf"):
+            raise InputError(f"a bound is a positive number of nats, but is {bound}.")
+        self.precision = nn.Buffer(potential.precision.clone(), persistent=False)
+        self.potential, self.bound = potential, float(bound)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.potential.dtype
+
+    def evaluate(self, values: Values) -> Scores:
+        return self._bend(self.potential.evaluate(values))
+
+    def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
+        scores, slopes = self.potential.evaluate_with_slopes(values)
+        bent = self._bend(scores)
+        return bent, slopes * (1 - (bent / self.bound).square())[..., None]
+
+    def evaluate_alternatives(self, values: Values, groups: Groups) -> Alternatives:
+        scores = self.potential.evaluate_alternatives(values, groups)
+        absent = scores == float("-inf")  # categories that a group does not have
+        return self._bend(scores.masked_fill(absent, 0.0)).masked_fill(absent, float("-inf"))
+
+    def _bend(self, scores: Tensor) -> Tensor:
+        return self.bound * torch.tanh(scores / self.bound)
