@@ -48,7 +48,7 @@ class ModelConfig:
     hidden: int = 64
     width: int = 2  # of fragments: how many constants they see
     residual: bool = False
-    bound: float = 0.0  # where above 0: the network says at most so many nats, by a soft bound
+    bound: float = 50.0  # the network says at most so many nats, by a soft bound; 0 for none
     base: bool = (
         True  # independent groups with the marginals of the corrupted data, to be corrected
     )
@@ -69,7 +69,7 @@ class ChainConfig:
     renewal: float = (
         0.0  # share of the noisiest chains that start anew from corrupted data at a step
     )
-    weighted: bool = False  # draw the chains anew by Jarzynski's weights after every update
+    weighted: bool = True  # draw the chains anew by Jarzynski's weights after every update
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "small": {},
     "paper": {
         "ladder": {"rates": PAPER_RATES},
-        "model": {"layers": 10, "hidden": 128, "base": False},
-        "chains": {"replicas": 100},
+        "model": {"layers": 10, "hidden": 128, "base": False, "bound": 0.0},
+        "chains": {"replicas": 100, "weighted": False},
         "optimiser": {"method": "sgd", "schedule": "constant", "average": 0.0},
         "training": {"batch": 100},
     },

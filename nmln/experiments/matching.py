@@ -173,12 +173,13 @@ def settings_of(settings: Settings, method: str, rate: float, seed: int) -> Conf
     return configure(
         {
             "ladder": {"method": method, "rates": list(RATES)},
-            "model": {"layers": 2, "hidden": 32, "seed": seed},
+            "model": {"layers": 2, "hidden": 32, "bound": 0, "seed": seed},
             "chains": {
                 "kernel": "gibbs",
                 "replicas": settings.chains // levels,
                 "moves": settings.moves,
                 "start": "noise",
+                "weighted": False,
             },
             "optimiser": {"learning_rate": rate, "average": 0.99},
             "training": {"batch": settings.chains // levels, "seed": seed, "steps": 10**9},

@@ -126,9 +126,16 @@ class Settings:
         """A run of training."""
         return Config(
             ladder=LadderConfig(method or task.method, self.rates, self.temperatures),
-            model=ModelConfig("image", layers=self.layers, hidden=self.channels, seed=task.seed),
+            model=ModelConfig(
+                "image", layers=self.layers, hidden=self.channels, bound=0, seed=task.seed
+            ),
             chains=ChainConfig(
-                task.kernel, replicas=self.replicas, sweeps=1, moves=self.moves, start="noise"
+                task.kernel,
+                replicas=self.replicas,
+                sweeps=1,
+                moves=self.moves,
+                start="noise",
+                weighted=False,
             ),
             optimiser=OptimiserConfig(
                 "adam", task.learning_rate, "cosine", warm_up=50, clip=1.0, average=0.99
