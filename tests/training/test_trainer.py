@@ -138,7 +138,8 @@ def test_metrics_come_for_every_step() -> None:
 
 
 def test_a_run_that_diverges_goes_back_and_then_gives_up_with_an_explanation() -> None:
-    wild = {"optimiser.learning_rate": 1e6, "optimiser.clip": 0.0, "training.retries": 1}
+    wild = {"optimiser.learning_rate": 1e6, "optimiser.clip": 0.0, "model.bound": 0.0}
+    wild |= {"training.retries": 1, "chains.weighted": False}
     run = trainer({**wild, "training.steps": 200})
     seen: list[Metrics | Return] = []
     with pytest.raises(DivergenceError, match=r"diverged 2 times.*smaller learning rate"):
