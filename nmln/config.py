@@ -69,7 +69,7 @@ class ChainConfig:
     renewal: float = (
         0.0  # share of the noisiest chains that start anew from corrupted data at a step
     )
-    weighted: bool = True  # draw the chains anew by Jarzynski's weights after every update
+    weighted: bool = False  # draw the chains anew by Jarzynski's weights after every update
 
 
 @dataclass(frozen=True)
