@@ -25,6 +25,7 @@ from nmln.potentials.graph import GraphPotential
 from nmln.potentials.image import ImagePotential
 from nmln.potentials.independent import IndependentPotential
 from nmln.potentials.total import TotalPotential
+from nmln.pretrained import folder_of
 from nmln.sampler import Observer, sample
 from nmln.space import Space
 from nmln.training import Metrics, Return, Trainer, train
@@ -146,6 +147,11 @@ class Model:
         model = Model.described(content, str(path))
         model.take(tensors, str(path))
         return model
+
+    @staticmethod
+    def pretrained(name: str) -> "Model":
+        """A model that comes with the package, for example `pubchem-10`."""
+        return Model.load(folder_of(name) / "model")
 
     def take(self, tensors: Mapping[str, Tensor], source: str) -> None:
         """Take over saved parameters, if they are those of this model."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -153,6 +153,9 @@ def _numbers(outcome: "Outcome") -> "Table":
     if outcome.fcd_train is not None:
         row("FCD", "valid", lambda one: _measured(one.fcd, 2))
         captions.append(f"FCD of the training set: {_measured(outcome.fcd_train, 2)}")
+    if any(one.likelihood for one in found):
+        row("nats a molecule", "test", lambda one: _nats(one.likelihood))
+        captions.append("nats a molecule: mean log-probability of a held-out one (nmln likelihood)")
     if any(not each.first for one in found for each in one.found.unique_at):
         captions.append("~ the order of the samples is not known: average over all choices of k")
     table.caption = escape("\n".join(captions))
@@ -204,6 +207,14 @@ def _interval(share: "Share") -> str:
 
 def _measured(measured: "Measured | None", digits: int) -> str:
     return "-" if measured is None else f"{measured.value:.{digits}f} ({measured.samples:,} drawn)"
+
+
+def _nats(numbers: "dict[str, Any] | None") -> str:
+    value = (numbers or {}).get("test_molecules")
+    error = (numbers or {}).get("test_molecules_error")
+    if not isinstance(value, int | float):
+        return "-"
+    return f"{value:.2f}" + (f" +- {error:.2f}" if isinstance(error, int | float) else "")
 
 
 def _unique(draws: int) -> Callable[["Evaluated"], str]:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def sample(
-    run: Annotated[Path, typer.Argument(help="The folder of a run of training.")],
+    run: Annotated[
+        Path | None, typer.Argument(help="The folder of a run of training, or --pretrained.")
+    ] = None,
     num_samples: Annotated[int, typer.Option(min=1, help="How many attempts.")] = 1000,
     output: Annotated[
         Path | None,
@@ -46,6 +48,12 @@ def sample(
     processes: Annotated[int, typer.Option(min=0, help="For molecules; 0: one for each core.")] = 0,
     resume: Annotated[bool, typer.Option(help="Go on with what was begun, as it was.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Begin anew where samples are already.")] = False,
+    pretrained: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="A model that comes with nmln, in place of a run: pubchem-10."
+        ),
+    ] = None,
 ) -> None:
     """Sample worlds from the target level of a trained model.
 
@@ -56,7 +64,7 @@ def sample(
     one_thread()
     from nmln.workflow import sampling
 
-    opened = sampling.open_run(run)
+    opened = sampling.open_run(_folder(run, pretrained))
     wish = sampling.Wish(
         num_samples, chains, burn_in, thin, seed, all_levels,
         evidence, scaffold, tuple(formula or ()), tuple(formula_file or ()),
@@ -75,6 +83,19 @@ def sample(
         _other_worlds(opened, wish, output)
         return
     _molecules(opened, None if resume else wish, output, processes or cores(), overwrite)
+
+
+def _folder(run: Path | None, name: str | None) -> Path:
+    if (run is None) == (name is None):
+        raise InputError(
+            "say what to sample from: either the folder of a run, or a model that comes with nmln "
+            "(--pretrained pubchem-10)."
+        )
+    if run is not None:
+        return run
+    from nmln.pretrained import unpack
+
+    return unpack(name or "")
 
 
 def _other_worlds(opened: "Run", wish: "Wish", output: Path | None) -> None:

@@ -122,11 +122,17 @@ def run(
     if size is None:
         size = _common_size(learnt, held_out)
     samples: list[Samples] = []
+    likelihoods: list[dict[str, Any] | None] = []
+    only = folder if len(files) == 1 else None  # more than one file: which is from that run?
     for file in files:
         progress(f"reading {file}")
-        samples += _chosen(read_samples(file, column, size, processes), level)
-    only = folder if len(files) == 1 else None  # more than one file: which is from that run?
-    likelihoods = [_likelihood(Path(one.source).parent, only) for one in samples]
+        found = read_samples(file, column, size, processes)
+        target = max((one.level for one in found if one.level is not None), default=None)
+        for one in _chosen(found, level):
+            samples.append(one)
+            likelihoods.append(
+                _likelihood(Path(one.source).parent, only) if one.level == target else None
+            )
     named = list(zip(_names(samples), samples, likelihoods, strict=True))
     outcome = compare(
         named, learnt, held_out, size=size, at=at, with_fcd=with_fcd, seed=seed, progress=progress

@@ -108,6 +108,8 @@ def test_levels_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(evaluation, "write", lambda outcome, output: outcome)  # no figures
     rows = "".join(f"{n},0,invalid,\n{n},1,valid,{smiles}\n" for n, smiles in enumerate(TEST))
     (tmp_path / "samples.csv").write_text("sample,level,status,smiles\n" + rows)
+    (tmp_path / "likelihood.json").write_text('{"test_molecules": -13.5}')
+    known: list[bool] = []
 
     def valid(level: int | str | None) -> dict[str, float]:
         outcome = evaluation.run(
@@ -118,11 +120,14 @@ def test_levels_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             level=level,  # type: ignore[arg-type]
             with_fcd=False,
         )
+        known[:] = [one.likelihood is not None for one in outcome.evaluated]
         return {one.name: one.found.valid.value for one in outcome.evaluated}
 
     assert valid(None) == {"samples.csv": 1}
     assert valid(0) == {"samples.csv": 0}
+    assert known == [False]  # the likelihood is that of the target
     assert valid("all") == {"samples.csv level 0": 0, "samples.csv level 1": 1}
+    assert known == [False, True]
     with pytest.raises(InputError, match="no samples of level 7, only of 0, 1"):
         valid(7)
 

@@ -1,0 +1,73 @@
+"""Models that are already trained and come with the package: finished runs without their checkpoints."""
+
+import os
+import shutil
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+
+from nmln.files import InputError
+
+CARD = "card.md"
+_PARTS = ("config.json", "split.json", "model")
+
+
+def names() -> list[str]:
+    """The models at hand."""
+    shipped = _shipped()
+    return sorted(one.name for one in shipped.iterdir() if one.is_dir()) if shipped.exists() else []
+
+
+def folder_of(name: str) -> Path:
+    """Where the package keeps a model; refuses a name that it does not have."""
+    if name not in names():
+        there = ", ".join(names()) or "none in this installation"
+        raise InputError(f"there is no trained model {name!r}. There is: {there}.")
+    return _shipped() / name
+
+
+def unpack(name: str, parent: Path = Path("runs")) -> Path:
+    """The folder of a run with this model, made now unless it is there; all commands work on it."""
+    source, target = folder_of(name), parent / f"pretrained-{name}"
+    if (target / "config.json").exists():
+        if _weights(target) != _weights(source):
+            raise InputError(
+                f"this folder holds another model than {name!r} of this installation. Move it away.",
+                str(target),
+            )
+        return target
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target) as room:
+            shutil.copytree(source, Path(room) / "copy")
+            for part in ("model", "split.json", CARD, "config.json"):  # the last makes it a run
+                if (source / part).exists():
+                    shutil.rmtree(target / part, ignore_errors=True)
+                    os.replace(Path(room) / "copy" / part, target / part)
+    except OSError as error:
+        raise InputError(
+            f"the model cannot be unpacked here ({error.strerror}). Choose another working directory.",
+            str(target),
+        ) from None
+    return target
+
+
+def pack(run: Path, target: Path) -> None:
+    """Copy what a finished run needs to be sampled from, and nothing else."""
+    if not (run / "model").is_dir():
+        raise InputError("this run is not finished: it has no model yet. Go on with it.", str(run))
+    target.mkdir(parents=True, exist_ok=True)
+    for part in _PARTS:
+        if (run / part).is_dir():
+            shutil.copytree(run / part, target / part, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(run / part, target / part)
+
+
+def _shipped() -> Path:
+    return Path(str(files("nmln"))) / "data" / "pretrained"
+
+
+def _weights(folder: Path) -> bytes | None:
+    manifest = folder / "model" / "manifest.json"
+    return manifest.read_bytes() if manifest.exists() else None
