@@ -18,9 +18,10 @@ from tests.workflow.test_generation import make_run
 
 def main(words: list[str]) -> int:
     """The command line in this process; gives the code that it leaves with."""
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as left:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["nmln", *words])
-        command()
+        with pytest.raises(SystemExit) as left:
+            command()
     return int(left.value.code or 0)
 
 
