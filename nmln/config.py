@@ -78,6 +78,7 @@ class OptimiserConfig:
 
     method: Literal["adam", "sgd"] = "adam"
     learning_rate: float = 2e-3
+    common: float = 1.0  # step by the mean gradient of all levels, relative to a level's own
     schedule: Literal["cosine", "constant"] = "cosine"
     warm_up: int = 50  # steps with a growing rate
     clip: float = 20.0  # largest norm of a level's gradient; 0 for none
@@ -126,7 +127,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "ladder": {"rates": PAPER_RATES},
         "model": {"layers": 10, "hidden": 128, "base": False, "bound": 0.0},
         "chains": {"replicas": 100, "weighted": False},
-        "optimiser": {"method": "sgd", "schedule": "constant", "average": 0.0},
+        "optimiser": {"method": "sgd", "common": 0.0, "schedule": "constant", "average": 0.0},
         "training": {"batch": 100},
     },
 }
@@ -247,6 +248,7 @@ def _check_ranges(config: Config) -> None:
         "training.checkpoint_seconds": config.training.checkpoint_seconds,
         "chains.changes": config.chains.changes,
         "model.bound": config.model.bound,
+        "optimiser.common": config.optimiser.common,
         "optimiser.warm_up": config.optimiser.warm_up,
         "optimiser.clip": config.optimiser.clip,
         "optimiser.weight_decay": config.optimiser.weight_decay,

@@ -58,6 +58,8 @@ class Model:
             raise InputError("there are no worlds to train on.")
         method = Method.of(config.ladder)
         potential = _learned(space, method.trained_levels, config, formulas)
+        if config.optimiser.common:
+            _make_alike(potential)
         if config.model.base:
             rng = Generator().manual_seed(config.model.seed)
             copies = worlds[torch.randint(len(worlds), (max(2000, len(worlds)),), generator=rng)]
@@ -184,6 +186,14 @@ class Model:
             table = torch.zeros(potential.levels, space.entries)
             potential = potential.add(IndependentPotential(space, table))
         return Model(space, potential, config, tuple(program.formulas))
+
+
+@torch.no_grad()
+def _make_alike(potential: BasePotential) -> None:
+    """Begin with the same weights at every level, so that a step in common means the same to all."""
+    for parameter in potential.parameters():
+        if parameter.ndim and len(parameter) == potential.levels:
+            parameter.copy_(parameter[-1:].expand_as(parameter).clone())
 
 
 def _learned(

@@ -138,7 +138,13 @@ class Settings:
                 weighted=False,
             ),
             optimiser=OptimiserConfig(
-                "adam", task.learning_rate, "cosine", warm_up=50, clip=1.0, average=0.99
+                "adam",
+                task.learning_rate,
+                common=0.0,
+                schedule="cosine",
+                warm_up=50,
+                clip=1.0,
+                average=0.99,
             ),
             training=TrainingConfig(steps=self.steps, batch=self.batch, seed=task.seed, retries=3),
         )

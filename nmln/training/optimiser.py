@@ -9,9 +9,11 @@ from torch import Tensor, nn
 
 from nmln.config import OptimiserConfig
 
+BETAS = (0.9, 0.99)
+
 
 def make_optimiser(
-    parameters: Iterable[nn.Parameter], config: OptimiserConfig
+    parameters: Iterable[nn.Parameter], config: OptimiserConfig, levels: int = 1
 ) -> torch.optim.Optimizer:
     """Adam, or plain gradient ascent as in the paper; weight decay is decoupled from the gradient."""
     chosen = [parameter for parameter in parameters if parameter.requires_grad]
@@ -19,13 +21,68 @@ def make_optimiser(
         return torch.optim.SGD(
             chosen, lr=config.learning_rate, weight_decay=config.weight_decay, foreach=True
         )
+    if config.common and levels > 1:
+        return CommonAdam(
+            chosen, config.learning_rate, levels, config.common, weight_decay=config.weight_decay
+        )
     return torch.optim.AdamW(
         chosen,
         lr=config.learning_rate,
-        betas=(0.9, 0.99),
+        betas=BETAS,
         weight_decay=config.weight_decay,
         foreach=True,
     )
+
+
+class CommonAdam(torch.optim.Optimizer):
+    """Adam for levels that are models of their own, but of nearly the same data.
+
+    Write the weights of level l as a + d_l. Each level can still become anything, but what all levels
+    want goes into a, where the mean of their gradients is less noisy than each. Adam takes a step for
+    every d_l and one, `common` times as long, for a; only the sums are kept. A parameter whose first
+    axis is not the levels moves by itself.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        lr: float,
+        levels: int,
+        common: float = 1.0,
+        *,
+        weight_decay: float = 0.0,
+        eps: float = 1e-8,
+    ) -> None:
+        self.levels, self.common, self.eps = levels, common, eps
+        super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._move(parameter, parameter.grad, group["lr"], group["weight_decay"])
+
+    def _move(self, parameter: nn.Parameter, gradient: Tensor, rate: float, decay: float) -> None:
+        kept = self.state[parameter]
+        kept["step"] = kept.get("step", torch.zeros(())) + 1
+        parameter.mul_(1 - rate * decay)
+        parameter.add_(self._direction(kept, "own", gradient), alpha=-rate)
+        if gradient.ndim and len(gradient) == self.levels:
+            shared = self._direction(kept, "common", gradient.mean(0))
+            parameter.add_(shared, alpha=-rate * self.common)
+
+    def _direction(self, kept: dict[str, Tensor], name: str, gradient: Tensor) -> Tensor:
+        """Adam's: the mean gradient over the root of its mean square, both moving averages."""
+        if f"{name}_mean" not in kept:
+            kept[f"{name}_mean"] = torch.zeros_like(gradient)
+            kept[f"{name}_square"] = torch.zeros_like(gradient)
+        mean, square, step = kept[f"{name}_mean"], kept[f"{name}_square"], float(kept["step"])
+        first, second = BETAS
+        mean.lerp_(gradient, 1 - first)
+        square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        root = (square / (1 - second**step)).sqrt_().add_(self.eps)
+        return mean / (1 - first**step) / root
 
 
 def learning_rate(config: OptimiserConfig, step: int, steps: int) -> float:

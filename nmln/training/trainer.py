@@ -78,7 +78,7 @@ class Trainer:
         _refuse_forbidden(potential, self.method, worlds)
         self.potential = potential
         self.average = deepcopy(potential) if config.optimiser.average else None
-        self.optimiser = make_optimiser(potential.parameters(), config.optimiser)
+        self.optimiser = make_optimiser(potential.parameters(), config.optimiser, potential.levels)
         self.step_number, self.slowed = 0, 1.0
         self.data_rng, chain_rng = Generator(), Generator()
         self._seed_generators(chain_rng)

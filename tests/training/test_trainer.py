@@ -66,6 +66,7 @@ def state(run: Trainer) -> dict:
 
 VARIANTS = [
     {},
+    {"optimiser.common": 0.0},
     {"training.corruption": "epoch"},
     {"chains.kernel": "langevin"},
     {"chains.renewal": 0.2, "chains.sweeps": 2, "chains.phases": "alternate"},
@@ -205,7 +206,8 @@ def lagging(weighted: bool) -> tuple[float, float]:
     space = Space(Language(predicate("p", "a")), {"a": 3})
     data, everything = torch.ones(20, 3, dtype=space.dtype), space.enumerate()
     chains = {"chains.replicas": 4000, "chains.kernel": "gibbs", "chains.moves": 1}
-    steps = {"optimiser.learning_rate": 0.05, "optimiser.warm_up": 0, "training.batch": 20}
+    steps = {"optimiser.learning_rate": 0.05, "optimiser.common": 0.0, "optimiser.warm_up": 0}
+    steps["training.batch"] = 20
     rest = {"model.base": False, "chains.weighted": weighted, "chains.start": "model"}
     config = settings({**chains, **steps, **rest})
     model = Model.build(space, data, config)

@@ -1,0 +1,164 @@
+"""Put a finished run into the package, with a card that says what it is and how good.
+
+    nmln train scripts/pubchem-10.toml --output runs/shipped      # the long training
+    nmln sample runs/shipped --num-samples 200000 --all-levels
+    nmln evaluate runs/shipped --level all
+    nmln likelihood runs/shipped
+    python scripts/ship_model.py runs/shipped pubchem-10 --beside "quick run=runs/main-pubchem-10"
+
+Every number of the card comes from the files that these commands write; `--beside` names runs that were
+sampled and evaluated in the same way. The card goes into the package and to docs/models.md.
+"""
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from nmln import pretrained
+from nmln.config import configure
+from nmln.files import write_lines
+
+ROOT = Path(__file__).parent.parent
+MARKS = ("100", "300", "1000", "3000", "10000")
+
+
+def numbers(run: Path) -> dict[str, Any]:
+    """What the evaluation of a run says about its target level, and about validity at all levels."""
+    samples = json.loads((run / "evaluation" / "evaluation.json").read_text())["samples"]
+    path = run / "likelihood.json"
+    likelihood = json.loads(path.read_text()) if path.exists() else {}
+    return {
+        **samples[-1],
+        "levels": [one["valid"] for one in samples],
+        "nats": likelihood.get("test_molecules"),
+        "nats_error": likelihood.get("test_molecules_error"),
+        "log_z": (likelihood.get("log_z_least"), likelihood.get("log_z_most")),
+    }
+
+
+def columns(found: dict[str, Any]) -> list[str]:
+    """One column of the table."""
+    nats = "not measured"
+    if found["nats"] is not None:
+        nats = f"{found['nats']:.2f} ({found['nats_error']:.2f})"
+    return [
+        f"{found['attempts']:,}",
+        _share(found["valid"]),
+        *(
+            f"{found['recall']['test']['at'][mark]['value']:.0f}, "
+            f"{found['recall']['train']['at'][mark]['value']:.0f}"
+            for mark in MARKS
+        ),
+        _share(found["coverage_test"]),
+        _share(found["known_train"]),
+        _share(found["known_test"]),
+        f"{found['vun']['value']:.1%}",
+        "-" if found["fcd"] is None else f"{found['fcd']['value']:.2f}",
+        nats,
+    ]
+
+
+ROWS = (
+    "samples",
+    "valid",
+    *(f"in test, train among the {int(mark):,} most frequent" for mark in MARKS),
+    "test set covered",
+    "valid ones in the training set",
+    "valid ones in the test set",
+    "valid, unique, new (of the attempts)",
+    "FCD to the test set",
+    "held-out nats a molecule",
+)
+
+
+def table(beside: dict[str, dict[str, Any]]) -> list[str]:
+    """The evaluations side by side."""
+    lines = [
+        "| | " + " | ".join(beside) + " |",
+        "| --- |" + " --- |" * len(beside),
+    ]
+    for name, *cells in zip(ROWS, *map(columns, beside.values()), strict=True):
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def levels(found: dict[str, Any], rates: tuple[float, ...]) -> list[str]:
+    return [
+        "| rate of corruption | valid |",
+        "| --- | --- |",
+        *(f"| {rate:g} | {_share(valid)} |" for rate, valid in zip(rates, found["levels"], strict=True)),
+    ]  # fmt: skip
+
+
+def card(name: str, run: Path, beside: dict[str, Path], recipe: str) -> list[str]:
+    """All of the text."""
+    head = json.loads((run / "config.json").read_text())
+    config, found = configure(head["config"]), numbers(run)
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    split = json.loads((run / "split.json").read_text())
+    size = sum(one.stat().st_size for one in (run / "model").iterdir()) / 1e6
+    ladder, model, chains = config.ladder, config.model, config.chains
+    return [
+        f"# The model {name}",
+        "",
+        f"Small molecules of {name.rsplit('-', 1)[-1]} heavy atoms, at once: `nmln sample --pretrained {name}`, or "
+        f'`nmln.Model.pretrained("{name}")`.',
+        "",
+        f"An NMLN* with a graph network of {model.layers} layers of {model.hidden} at each of "
+        f"{len(ladder.rates)} levels, {size:.1f} MB. It was trained on {len(split['train']):,} of the "
+        f"{len(split['train']) + len(split['test']):,} molecules of the built-in set `{config.data.source}`; "
+        f"the other {len(split['test']):,} were held out. {config.training.steps:,} steps, "
+        f"{last['seconds'] / 60:.0f} minutes, {chains.replicas} replicas, {chains.moves} moves a step, on "
+        f"{max(1, config.training.processes)} CPU core{'s' * (config.training.processes > 1)}:",
+        "",
+        "```sh",
+        *recipe.strip().splitlines(),
+        "```",
+        "",
+        "## How good it is",
+        "",
+        *table({"this model": found, **{key: numbers(path) for key, path in beside.items()}}),
+        "",
+        "Intervals are 95 %. The likelihood is that of a molecule, all its labelled worlds together; in brackets its "
+        "standard error. Samples of one chain follow each other, so that repeats among them are more frequent than among "
+        "independent draws. Valid samples by level:",
+        "",
+        *levels(found, ladder.rates),
+        "",
+        "## What it is for, and what not",
+        "",
+        "For trying the software, as a start for one's own models, and for comparisons. It knows only molecules of this one "
+        "size with the atoms of its data, nothing of charges, stereochemistry or three dimensions, and nothing of what is "
+        "stable, safe or can be made: look at its molecules as suggestions of a model of 2D structure.",
+        "",
+        "## Data and licence",
+        "",
+        "The molecules are public facts collected by PubChem, taken from the package `chemicals` (MIT); see "
+        "`nmln/data/PROVENANCE.md`. The weights have the licence of this package.",
+    ]
+
+
+def _share(share: dict[str, Any]) -> str:
+    return f"{share['value']:.1%} [{100 * share['low']:.1f}, {100 * share['high']:.1f}]"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("name")
+    parser.add_argument("--beside", action="append", default=[], metavar="NAME=RUN")
+    given = parser.parse_args()
+    beside = {key: Path(path) for key, path in (text.split("=", 1) for text in given.beside)}
+    recipe = re.findall(r"^    (nmln .*)$", __doc__ or "", re.MULTILINE)
+    target = ROOT / "nmln" / "data" / "pretrained" / given.name
+    lines = card(given.name, given.run, beside, "\n".join(recipe))
+    pretrained.pack(given.run, target)
+    write_lines(target / pretrained.CARD, lines)
+    write_lines(ROOT / "docs" / "models.md", lines)
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

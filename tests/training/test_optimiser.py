@@ -1,0 +1,86 @@
+import pytest
+import torch
+from torch import Generator, nn
+
+from nmln.config import configure
+from nmln.formats.mln import parse_formula
+from nmln.language import Language, predicate
+from nmln.model import Model
+from nmln.space import Space
+from nmln.training.optimiser import BETAS, CommonAdam, make_optimiser
+
+LEVELS = 3
+
+
+def parameters() -> list[nn.Parameter]:
+    rng = Generator().manual_seed(0)
+    shapes = ((LEVELS, 4, 2), (LEVELS,), (5,), ())
+    return [nn.Parameter(torch.randn(shape, generator=rng)) for shape in shapes]
+
+
+def give_gradients(given: list[nn.Parameter], rng: Generator) -> None:
+    for one in given:
+        one.grad = torch.randn(one.shape, generator=rng)
+
+
+def test_without_a_common_step_it_is_adam() -> None:
+    ours, theirs = parameters(), parameters()
+    mine = CommonAdam(ours, 0.01, LEVELS, 0.0, weight_decay=0.1)
+    other = torch.optim.AdamW(theirs, lr=0.01, betas=BETAS, weight_decay=0.1)
+    rng, again = Generator().manual_seed(1), Generator().manual_seed(1)
+    for _ in range(5):
+        give_gradients(ours, rng)
+        give_gradients(theirs, again)
+        mine.step()
+        other.step()
+    for one, two in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_the_common_step_is_that_of_adam_on_the_mean_gradient() -> None:
+    ours, own = parameters(), parameters()
+    shared = [nn.Parameter(torch.zeros_like(one[0])) for one in own[:2]]
+    mine = CommonAdam(ours, 0.01, LEVELS, 0.5)
+    parts = torch.optim.AdamW(own, lr=0.01, betas=BETAS, weight_decay=0.0)
+    whole = torch.optim.AdamW(shared, lr=0.005, betas=BETAS, weight_decay=0.0)
+    rng, again = Generator().manual_seed(1), Generator().manual_seed(1)
+    for _ in range(5):
+        give_gradients(ours, rng)
+        give_gradients(own, again)
+        for common, one in zip(shared, own, strict=False):
+            assert one.grad is not None
+            common.grad = one.grad.mean(0)
+        mine.step()
+        parts.step()
+        whole.step()
+    for one, two, common in zip(ours, own, shared, strict=False):
+        torch.testing.assert_close(one, two + common)
+    for one, two in zip(ours[2:], own[2:], strict=True):  # they belong to all levels already
+        torch.testing.assert_close(one, two)
+
+
+def test_one_level_has_nothing_in_common_with_others() -> None:
+    config = configure({}).optimiser
+    assert isinstance(make_optimiser(parameters(), config, LEVELS), CommonAdam)
+    assert isinstance(make_optimiser(parameters(), config, 1), torch.optim.AdamW)
+
+
+@pytest.mark.parametrize("common", [0.0, 1.0])
+def test_levels_begin_alike_if_they_step_in_common(common: float) -> None:
+    space = Space(
+        Language(predicate("red", "node"), predicate("edge", "node", "node")), {"node": 3}
+    )
+    formulas = [parse_formula("0.5 red(x) => edge(x, y)", space.language)]
+    config = configure(
+        {
+            "ladder": {"rates": [0.2, 0.1, 0.05]},
+            "model": {"layers": 1, "hidden": 4, "base": False},
+            "optimiser": {"common": common},
+        }
+    )
+    model = Model.build(space, torch.zeros(4, space.groups, dtype=space.dtype), config, formulas)
+    values = (torch.rand(5, space.groups, generator=Generator().manual_seed(0)) < 0.5).to(
+        space.dtype
+    )
+    scores = model.potential.score(values.expand(3, -1, -1)).detach()
+    assert torch.equal(scores[0], scores[2]) == bool(common)
