@@ -32,7 +32,8 @@ app.command(
     "  |  nmln train --resume runs/pubchem-10  |  nmln train graphs/ --set chains.moves=5"
 )(train)
 app.command(
-    epilog="Examples:  nmln sample runs/pubchem-10 --num-samples 10000  |  "
+    epilog="Examples:  nmln sample --pretrained pubchem-10  |  "
+    "nmln sample runs/pubchem-10 --num-samples 10000  |  "
     'nmln sample runs/pubchem-10 --scaffold "c1ccccc1*"  |  '
     "nmln sample runs/mine --evidence known.db --seed 3"
 )(sample)

@@ -1,0 +1,292 @@
+"""How fast molecules are generated, beside a character LSTM of 3 x 512, and in how much memory.
+
+Both models write in turns in one process on one core, and are timed by its CPU seconds, their molecules
+decoded and counted. Ours is asked as `nmln sample` asks it; the burn-in is told apart, as it is paid
+once. How many different molecules come in a second depends on how many came before: both are asked for
+equally many samples. The LSTM is trained as long as the string models of `benchmarks.strings` are, or
+one that was kept there is taken. Its rate hangs on the length of its strings, its valid share on the
+training: after a minute next to nothing is valid.
+
+Memory is that of `nmln sample` in a process of its own: the sum of the peaks of all its processes. With
+fewer than 2 million samples (--samples) the peak for 2 million is extrapolated, as if all were different
+molecules, from what each remembered world and each counted molecule was seen to add.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Generator
+
+from benchmarks.molecule_memory import memory
+from benchmarks.ratios import Ratio, report
+from benchmarks.string_models import BATCH, Writer, train
+from nmln import checkpoint
+from nmln.config import DataConfig
+from nmln.evaluation import Tally
+from nmln.files import InputError, write_lines
+from nmln.model import Model
+from nmln.molecules.chemistry import Molecule, parse_all
+from nmln.pretrained import folder_of
+from nmln.workflow import generation, rows, sampling, sources
+
+CHAINS = 100
+
+
+@dataclass
+class Stopwatch:
+    """CPU and wall seconds while it runs."""
+
+    cpu: float = 0.0
+    wall: float = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        cpu, wall = time.process_time(), time.perf_counter()
+        yield
+        self.cpu += time.process_time() - cpu
+        self.wall += time.perf_counter() - wall
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What a model wrote in how many CPU seconds."""
+
+    samples: int
+    valid: int
+    different: int
+    seconds: float
+
+    @property
+    def samples_per_second(self) -> float:
+        return self.samples / self.seconds
+
+    @property
+    def different_per_second(self) -> float:
+        return self.different / self.seconds
+
+
+# The other model.
+
+
+@dataclass
+class Strings:
+    """Molecules from a model of strings, read and counted as they are written."""
+
+    writer: Writer
+    size: int
+    rng: Generator = field(default_factory=lambda: Generator().manual_seed(0))
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    tally: Tally = field(default_factory=Tally)
+    known: dict[str, str | None] = field(default_factory=dict)  # as our decoder remembers worlds
+
+    def write(self, count: int) -> None:
+        with self.watch.running():
+            texts = self.writer.write(count, self.rng)
+            new = list({text: None for text in texts if text and text not in self.known})
+            for text, found in zip(new, parse_all(new), strict=True):
+                self.known[text] = None
+                if isinstance(found, Molecule) and len(found.atoms) == self.size:
+                    self.known[text] = found.smiles
+            for text in texts:
+                self.tally.add(self.known.get(text))
+
+    @property
+    def rate(self) -> Rate:
+        valid = sum(self.tally.counts.values())
+        return Rate(self.tally.attempts, valid, len(self.tally.counts), self.watch.cpu)
+
+
+def lstm(data: DataConfig, minutes: float, kept: Path | None) -> Writer:
+    """A character LSTM that was kept, or one that is trained on the same molecules for some minutes."""
+    if kept is not None:
+        return Writer.load(kept)
+    source = sources.load(data)
+    writer = Writer.build("char", source.names, 0, cell="lstm")
+    learnt = [source.names[place] for place in source.train.tolist()]
+    train(writer.network, writer.vocabulary.encode(learnt), minutes, report=_tell)
+    return writer
+
+
+# Ours.
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Our rate, and where the time went; shares are of the wall time after the burn-in."""
+
+    rate: Rate
+    burn_in_seconds: float
+    decoding: float
+    counting: float
+    whole: float
+
+    @property
+    def share(self) -> float:
+        return (self.decoding + self.counting) / self.whole
+
+
+def generate(
+    opened: sampling.Run, strings: Strings, count: int, burn_in: int, folder: Path
+) -> Generated:
+    """Samples by the workflow, in turns with those of the other model."""
+    wish = sampling.Wish(count, chains=min(CHAINS, count), burn_in=burn_in)
+    job = sampling.begin_molecules(opened, wish, folder / "samples")
+    every = max(1, BATCH // wish.chains)  # sweeps of a turn
+    sweeps = 0
+    begun = time.process_time(), time.perf_counter()
+    after_burn_in = begun
+
+    def tick() -> None:
+        nonlocal sweeps, after_burn_in
+        sweeps += 1
+        if sweeps == burn_in:
+            after_burn_in = time.process_time(), time.perf_counter()
+        elif sweeps > burn_in and (sweeps - burn_in) % every == 0:
+            strings.write(min(BATCH, count - strings.tally.attempts))
+
+    generation.work(job, tick=tick)
+    ours = Stopwatch(
+        time.process_time() - after_burn_in[0] - strings.watch.cpu,
+        time.perf_counter() - after_burn_in[1] - strings.watch.wall,
+    )
+    if left := count - strings.tally.attempts:
+        strings.write(left)
+    summary = generation.finish(job).summary
+    counting = count_again(job, folder)
+    target = summary["levels"][-1]
+    return Generated(
+        Rate(count, target["valid"], target["unique"], ours.cpu + counting.cpu),
+        after_burn_in[0] - begun[0],
+        summary["decoding_share"] * summary["seconds"],
+        counting.wall,
+        ours.wall + counting.wall,
+    )
+
+
+def count_again(job: generation.Job, folder: Path) -> Stopwatch:
+    """The time of what follows the last sample: rows joined and counted, counts written."""
+    watch, tally = Stopwatch(), rows.Tally(job.levels)
+    with watch.running():
+        rows.join_rows(folder / "joined.csv.gz", [job.folder / generation.SAMPLES])
+        tally.add(folder / "joined.csv.gz")
+        rows.write_counts(folder / "counts.csv", tally.most_frequent(job.levels[-1]))
+    return watch
+
+
+def open_model(name: Path | None, folder: Path) -> sampling.Run:
+    """A run, or the shipped one; of a model that was saved alone, a run is made in `folder`."""
+    path = folder_of("pubchem-10") if name is None else name
+    if not (path / "config.json").exists():
+        model = Model.load(path)
+        model.save(folder / "model")
+        head = {"format": checkpoint.FORMAT, "nmln": checkpoint.VERSION, "kind": "molecules"}
+        write_lines(folder / "config.json", [json.dumps({**head, **model.describe()})])
+        path = folder
+    opened = sampling.open_run(path)
+    if opened.kind != "molecules":
+        raise InputError("this run is not about molecules. Name another one.", str(path))
+    return opened
+
+
+# All of it.
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """This process on one core, where the system can do that."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def side_by_side(ours: Generated, theirs: Rate, burn_in: int) -> list[Ratio]:
+    """The rates of both; nothing was promised of them but that they are told."""
+    rate, count = ours.rate, f"{ours.rate.samples:,} samples"
+    ratios = [
+        Ratio("decoding and counting / time of generating", ours.share, 0.20),
+        Ratio(f"ours, {count}: samples a CPU second", rate.samples_per_second),
+        Ratio(f"ours, {count}: different valid a CPU second", rate.different_per_second),
+        Ratio(f"ours, {count}: valid share", rate.valid / rate.samples),
+        Ratio(f"ours: CPU seconds of the {burn_in} sweeps of burn-in", ours.burn_in_seconds),
+        Ratio(f"character LSTM, {count}: samples a CPU second", theirs.samples_per_second),
+        Ratio(f"character LSTM, {count}: different valid a CPU second", theirs.different_per_second),
+        Ratio(f"character LSTM, {count}: valid share", theirs.valid / theirs.samples),
+        Ratio("ours / LSTM: samples", rate.samples_per_second / theirs.samples_per_second),
+    ]  # fmt: skip
+    if theirs.different:
+        fraction = rate.different_per_second / theirs.different_per_second
+        ratios.append(Ratio("ours / LSTM: different valid", fraction))
+    return ratios
+
+
+def _tell(text: str) -> None:
+    print(f"  {text}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, help="a run or a saved model; else the shipped one")
+    parser.add_argument("--samples", type=int, default=10_000, help="of nmln sample, for memory")
+    parser.add_argument("--processes", type=int, default=1, help="of nmln sample, for memory")
+    parser.add_argument("--output", type=Path, help="a folder that keeps what nmln sample writes")
+    parser.add_argument("--rate-samples", type=int, default=5_000, help="of each model, for rates")
+    parser.add_argument("--burn-in", type=int, default=300, help="sweeps before the first sample")
+    parser.add_argument("--lstm", type=Path, help="an LSTM that was kept, instead of training one")
+    parser.add_argument(
+        "--lstm-minutes", type=float, default=4.0, help="CPU minutes of training it"
+    )
+    given = parser.parse_args()
+    if min(given.samples, given.rate_samples, given.processes) < 1 or given.burn_in < 0:
+        parser.error("numbers of samples and processes are at least 1, those of sweeps at least 0")
+    torch.set_num_threads(1)
+    try:
+        with tempfile.TemporaryDirectory() as room:
+            folder = Path(room)
+            (folder / "run").mkdir()
+            opened = open_model(given.model, folder / "run")
+            with one_core():
+                writer = lstm(opened.model.config.data, given.lstm_minutes, given.lstm)
+                strings = Strings(writer, len(opened.model.space.domain["node"]))
+                ours = generate(opened, strings, given.rate_samples, given.burn_in, folder)
+            ratios = side_by_side(ours, strings.rate, given.burn_in)
+            found, facts = memory(
+                opened, given.samples, given.burn_in, given.processes,
+                given.output or folder / "command", folder / "command.log",
+            )  # fmt: skip
+    except InputError as error:
+        sys.exit(f"error: {error}")
+    chains = opened.model.config.chains
+    report(
+        "molecules",
+        [*ratios, *found],
+        model={
+            "levels": opened.model.method.chain_levels,
+            "moves_per_sample": chains.moves,
+            "kernel": chains.kernel,
+            "name": opened.name if given.model is None else given.model.name,
+        },
+        lstm={**writer.network.settings, "notation": writer.notation,
+              "minutes": None if given.lstm else given.lstm_minutes},
+        command_run=facts,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,275 @@
+"""The models of strings that ours is compared with."""
+
+import json
+from collections import Counter
+from itertools import product
+from math import exp, log
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import Generator
+
+from benchmarks import strings
+from benchmarks.string_models import (
+    END,
+    NOTATIONS,
+    Cell,
+    StringModel,
+    Vocabulary,
+    Writer,
+    draw,
+    measure,
+    nats,
+    train,
+)
+from nmln.files import InputError
+from nmln.molecules.chemistry import parse
+from nmln.molecules.sample_files import read_samples
+
+CELLS: tuple[Cell, ...] = ("gru", "lstm")
+MOLECULES = (
+    "CC(C)Cc1ccncc1",
+    "O=C1C=CC(=O)N1CBr",
+    "Clc1ccc2[nH]cnc2c1",
+    "CCP(=O)(OC)OCC",
+    "N#CC#N",
+)
+THREE = (
+    "CCC", "CCO", "CCN", "COC", "CNC", "C=CC", "C#CC", "CC#N", "CC=O", "C=C=C", "C1CC1", "C1CO1",
+    "C1CN1", "CSC", "CCS", "CCF", "CCCl", "CCBr", "OCO", "NCN", "FCF",
+)  # fmt: skip
+
+
+def sharp(tokens: int, cell: Cell, seed: int = 0) -> StringModel:
+    """A small network with strong opinions."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = StringModel(tokens, cell, layers=2, units=6, embedded=4)
+        for parameter in model.parameters():
+            parameter.data *= 3
+    return model
+
+
+def all_strings(tokens: int, longest: int) -> list[tuple[int, ...]]:
+    codes = range(1, tokens + 1)
+    return [string for length in range(longest + 1) for string in product(codes, repeat=length)]
+
+
+def as_codes(string_list: list[tuple[int, ...]], places: int) -> torch.Tensor:
+    return torch.tensor([[*string, *[END] * (places - len(string))] for string in string_list])
+
+
+# Notations.
+
+
+@pytest.mark.parametrize("notation", sorted(NOTATIONS))
+@pytest.mark.parametrize("smiles", MOLECULES)
+def test_tokens_are_read_back_as_the_same_molecule(notation: str, smiles: str) -> None:
+    tokens = NOTATIONS[notation].split(smiles)
+    assert tokens is not None
+    assert parse(NOTATIONS[notation].join(tokens)).smiles == parse(smiles).smiles
+
+
+def test_selfies_refuses_valences_that_it_does_not_know() -> None:
+    assert NOTATIONS["selfies"].split("O=I(=O)c1ccccc1") is None
+
+
+def test_codes_are_read_back_as_the_same_tokens() -> None:
+    given = [["C", "O"], [], ["O", "C", "C", "N"]]
+    vocabulary = Vocabulary.of(given)
+    assert vocabulary.tokens == ("C", "N", "O")
+    codes = vocabulary.encode(given)
+    assert codes.tolist() == [[1, 3, 0, 0, 0], [0] * 5, [3, 1, 1, 2, 0]]
+    assert vocabulary.decode(codes) == given
+
+
+def test_what_has_no_end_is_no_string() -> None:
+    assert Vocabulary(("C",)).decode(torch.tensor([[1, 1], [1, 0]])) == [None, ["C"]]
+
+
+# Probabilities.
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_nats_are_a_product_over_prefixes_that_are_fed_one_by_one(cell: Cell) -> None:
+    model = sharp(3, cell).eval()
+    for string in ((), (2,), (1, 3, 2)):
+        expected = 0.0
+        for length in range(len(string) + 1):
+            fed = torch.tensor([[END, *string[:length]]])
+            hidden, _ = model.recurrent(model.embedding(fed))
+            chances = model.readout(hidden[0, -1]).softmax(-1)
+            expected -= log(chances[(*string, END)[length]].item())
+        found = measure(model, as_codes([string], 5))
+        assert found.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_nats_of_independent_tokens_are_those_of_the_known_distribution() -> None:
+    chances = torch.tensor([0.2, 0.5, 0.3])  # of the end and of two tokens
+    model = sharp(2, "gru")
+    model.readout.weight.data.zero_()
+    model.readout.bias.data = chances.log()
+    listed = all_strings(2, 5)
+    found = measure(model, as_codes(listed, 7)).tolist()
+    for string, value in zip(listed, found, strict=True):
+        assert exp(-value) == pytest.approx(0.2 * chances[list(string)].prod().item(), rel=1e-4)
+    assert sum(exp(-value) for value in found) == pytest.approx(1 - 0.8**6, rel=1e-5)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_places_behind_the_end_do_not_matter(cell: Cell) -> None:
+    model, listed = sharp(2, cell), all_strings(2, 3)
+    together = measure(model, as_codes(listed, 9))
+    alone = torch.cat([measure(model, as_codes([string], 4)) for string in listed])
+    torch.testing.assert_close(together, alone)
+
+
+# Sampling.
+
+
+def p_value(source: StringModel, target: StringModel) -> float:
+    """Of the hypothesis that strings drawn from one model have the probabilities of another."""
+    listed = all_strings(2, 2)
+    codes = draw(source, 4000, Generator().manual_seed(3))
+    counts = Counter(tuple(row[: row.index(END)]) if END in row else None for row in codes.tolist())
+    observed = [counts[string] for string in listed]
+    expected = (4000 * measure(target, as_codes(listed, 3)).neg().exp()).tolist()
+    return chisquare([*observed, 4000 - sum(observed)], [*expected, 4000 - sum(expected)]).pvalue
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_samples_have_the_probabilities_that_nats_tell(cell: Cell) -> None:
+    assert p_value(sharp(2, cell), sharp(2, cell)) > 1e-4
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_check_rejects_samples_of_another_model(cell: Cell) -> None:
+    assert p_value(sharp(2, cell, seed=1), sharp(2, cell)) < 1e-4
+
+
+def test_sampling_stops_at_the_end_token() -> None:
+    codes = draw(sharp(3, "gru"), 500, Generator().manual_seed(0), longest=30)
+    behind = (codes == END).cumsum(1) > 0
+    assert behind.any()
+    assert (codes[behind] == END).all()
+
+
+def test_a_string_that_never_ends_is_given_up() -> None:
+    writer = Writer.build("char", ["CO"], 0, layers=1, units=4, embedded=2)
+    writer.network.readout.bias.data[END] = -1e9
+    assert writer.write(3, Generator().manual_seed(0)) == ["", "", ""]
+    writer.network.readout.bias.data[END] = 1e9
+    codes = draw(writer.network, 3, Generator().manual_seed(0))
+    assert writer.vocabulary.decode(codes) == [[], [], []]
+
+
+def test_the_same_seed_gives_the_same_strings_and_another_one_others() -> None:
+    def written(seed: int) -> list[str]:
+        writer = Writer.build("char", ["CNO"], 0, layers=1, units=4, embedded=2)
+        return writer.write(50, Generator().manual_seed(seed))
+
+    assert written(1) == written(1)
+    assert written(1) != written(2)
+
+
+def test_a_saved_model_writes_as_before(tmp_path: Path) -> None:
+    writer = Writer.build("selfies", [["[C]", "[O]"]], 0, layers=1, units=4, embedded=2)
+    writer.save(tmp_path / "model")
+    again = Writer.load(tmp_path / "model")
+    first, second = (one.write(20, Generator().manual_seed(0)) for one in (writer, again))
+    assert first == second
+    assert len(set(first)) > 5
+
+
+# Training.
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_few_units_memorise_three_strings_and_sample_them(cell: Cell) -> None:
+    given = ["CCO", "C=CN", "N"]
+    writer = Writer.build("char", given, 0, cell=cell, layers=1, units=24, embedded=8)
+    codes = writer.vocabulary.encode(given * 80)
+    fit = train(writer.network, codes, minutes=1, rate=0.02, batch=30, patience=3)
+    assert fit.stopped == "no better"
+    assert measure(writer.network, writer.vocabulary.encode(given)).mean() < log(3) + 0.2
+    counts = Counter(writer.write(600, Generator().manual_seed(0)))
+    assert sum(counts[string] for string in given) > 550
+    assert min(counts[string] for string in given) > 120
+
+
+def test_early_stopping_brings_back_the_best_epoch() -> None:
+    codes = torch.randint(1, 5, (60, 6), generator=Generator().manual_seed(0))
+    codes[:, -1] = END
+    model = sharp(4, "gru")
+    fit = train(model, codes, minutes=1, seed=5, rate=0.05, batch=10, patience=4, share=0.3)
+    held_out = codes[torch.randperm(60, generator=Generator().manual_seed(5))[:18]]
+    assert fit.stopped == "no better"
+    assert fit.epochs == fit.best_epoch + 4
+    assert measure(model, held_out).mean().item() == pytest.approx(fit.held_out_nats, rel=1e-5)
+
+
+def test_training_ends_when_the_time_is_up() -> None:
+    fit = train(sharp(2, "gru"), as_codes(all_strings(2, 3), 4), minutes=1e-4, batch=1)
+    assert fit.stopped == "out of time"
+    assert fit.epochs < 1
+
+
+def test_training_leaves_the_generator_of_torch_alone() -> None:
+    before = torch.get_rng_state()
+    train(sharp(2, "gru"), as_codes(all_strings(2, 3), 4), minutes=1e-4)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_one_string_is_too_few_to_train_on() -> None:
+    with pytest.raises(InputError, match="too few"):
+        train(sharp(2, "gru"), as_codes([(1,)], 2), minutes=1)
+
+
+def test_the_gradient_of_nats_reaches_every_parameter() -> None:
+    model = sharp(2, "gru")
+    nats(model, as_codes(all_strings(2, 3), 4)).mean().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+# The benchmark as a whole.
+
+
+@pytest.fixture(scope="module")
+def row_and_samples(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
+    folder = tmp_path_factory.mktemp("strings")
+    path = folder / "three.smi"
+    path.write_text("\n".join(THREE) + "\n", encoding="utf-8")
+    row = strings.run(
+        "char", str(path), minutes=0.02, samples=300, seed=0, output=folder / "samples",
+        network={"layers": 1, "units": 16, "embedded": 8}, report=lambda _: None,
+    )  # fmt: skip
+    return row, folder / "samples" / strings.SAMPLES
+
+
+def test_every_attempt_is_kept_and_told(row_and_samples: tuple[dict, Path]) -> None:
+    row, path = row_and_samples
+    (kept,) = read_samples(path, size=3)
+    assert row["samples"] == kept.counts.attempts == 300
+    assert row["valid"]["count"] == kept.counts.valid > 0
+    assert row["valid"]["count"] + sum(one["count"] for one in row["not_valid"]) == 300
+    known = {parse(smiles).smiles for smiles in THREE}
+    assert row["train"] + row["test"] == len(known) == len(THREE)
+    among = sum(smiles in known for smiles in kept.counts.counts)
+    assert row["top"]["10000"]["test"] + row["top"]["10000"]["train"] == among > 0
+
+
+def test_a_row_replaces_the_one_that_it_repeats(
+    row_and_samples: tuple[dict, Path], tmp_path: Path
+) -> None:
+    row, _ = row_and_samples
+    path = tmp_path / "strings.json"
+    for change in ({}, {"cell": "lstm"}, {"seed": 7}):
+        strings.store(path, {**row, **change})
+    rows = strings.stored(path)
+    assert [(one["cell"], one["seed"]) for one in rows] == [("lstm", 0), ("gru", 7)]
+    assert json.loads(path.read_text(encoding="utf-8")) == rows
+    assert len(strings.table(rows).splitlines()) == 4
