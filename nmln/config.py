@@ -81,6 +81,7 @@ class OptimiserConfig:
     common: float = 1.0  # step by the mean gradient of all levels, relative to a level's own
     schedule: Literal["cosine", "constant"] = "cosine"
     warm_up: int = 50  # steps with a growing rate
+    trust: float = 0.5  # share of a level's chains that an update must leave counting; 0: any
     clip: float = 20.0  # largest norm of a level's gradient; 0 for none
     weight_decay: float = 0.0
     energy_penalty: float = 0.0  # times the mean squared score of both phases
@@ -127,7 +128,13 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "ladder": {"rates": PAPER_RATES},
         "model": {"layers": 10, "hidden": 128, "base": False, "bound": 0.0},
         "chains": {"replicas": 100, "weighted": False},
-        "optimiser": {"method": "sgd", "common": 0.0, "schedule": "constant", "average": 0.0},
+        "optimiser": {
+            "method": "sgd",
+            "common": 0.0,
+            "trust": 0.0,
+            "schedule": "constant",
+            "average": 0.0,
+        },
         "training": {"batch": 100},
     },
 }
@@ -239,6 +246,7 @@ def _check_ranges(config: Config) -> None:
     shares = {
         "data.train_share": config.data.train_share,
         "chains.renewal": config.chains.renewal,
+        "optimiser.trust": config.optimiser.trust,
         "optimiser.average": config.optimiser.average,
     }
     not_negative = {
@@ -258,7 +266,7 @@ def _check_ranges(config: Config) -> None:
         if value < 1:
             raise InputError(f"{name} must be at least 1, but is {value}.")
     for name, value in shares.items():
-        if not 0 <= value <= 1 or (name == "optimiser.average" and value == 1):
+        if not 0 <= value <= 1 or (value == 1 and name in ("optimiser.average", "optimiser.trust")):
             raise InputError(f"{name} must be between 0 and 1, but is {value}.")
     for name, value in not_negative.items():
         if not value >= 0:

@@ -4,6 +4,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
 
@@ -102,6 +103,34 @@ def write_lines(path: str | Path, lines: Iterable[str]) -> None:
             file.writelines(f"{line}\n" for line in lines)
 
     write_atomically(path, write)
+
+
+@contextmanager
+def only_one(folder: Path, what: str) -> Iterator[None]:
+    """Refuse to do `what` in a folder where another process does it.
+
+    The lock ends with the process, however that ends. Where the system has none, or the folder cannot be
+    written, nothing is refused.
+    """
+    try:
+        import fcntl
+
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(folder / ".lock", "a")  # noqa: SIM115
+    except (ImportError, OSError):
+        yield
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"another process is {what} in this folder. Wait for it, or stop it first.",
+                str(folder),
+            ) from None
+        except OSError:
+            pass
+        yield
 
 
 def plain(content: object) -> object:

@@ -13,6 +13,7 @@ sampled and evaluated in the same way. The card goes into the package and to doc
 import argparse
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -100,18 +101,19 @@ def card(name: str, run: Path, beside: dict[str, Path], recipe: str) -> list[str
     split = json.loads((run / "split.json").read_text())
     size = sum(one.stat().st_size for one in (run / "model").iterdir()) / 1e6
     ladder, model, chains = config.ladder, config.model, config.chains
+    number, held_out, atoms = len(split["train"]), len(split["test"]), name.rsplit("-", 1)[-1]
+    cores = max(1, config.training.processes)
     return [
         f"# The model {name}",
         "",
-        f"Small molecules of {name.rsplit('-', 1)[-1]} heavy atoms, at once: `nmln sample --pretrained {name}`, or "
+        f"Molecules of {atoms} heavy atoms without training: `nmln sample --pretrained {name}`, or",
         f'`nmln.Model.pretrained("{name}")`.',
         "",
-        f"An NMLN* with a graph network of {model.layers} layers of {model.hidden} at each of "
-        f"{len(ladder.rates)} levels, {size:.1f} MB. It was trained on {len(split['train']):,} of the "
-        f"{len(split['train']) + len(split['test']):,} molecules of the built-in set `{config.data.source}`; "
-        f"the other {len(split['test']):,} were held out. {config.training.steps:,} steps, "
-        f"{last['seconds'] / 60:.0f} minutes, {chains.replicas} replicas, {chains.moves} moves a step, on "
-        f"{max(1, config.training.processes)} CPU core{'s' * (config.training.processes > 1)}:",
+        f"An NMLN* with a graph network of {model.layers} layers of {model.hidden} at each of",
+        f"{len(ladder.rates)} levels, {size:.1f} MB. It has learned from {number:,} of the",
+        f"{number + held_out:,} molecules of the built-in set `{config.data.source}`; the other",
+        f"{held_out:,} were held out. {config.training.steps:,} steps with {chains.replicas} replicas",
+        f"and {chains.moves} moves each took {last['seconds'] / 60:.0f} minutes on {cores} core(s):",
         "",
         "```sh",
         *recipe.strip().splitlines(),
@@ -121,22 +123,22 @@ def card(name: str, run: Path, beside: dict[str, Path], recipe: str) -> list[str
         "",
         *table({"this model": found, **{key: numbers(path) for key, path in beside.items()}}),
         "",
-        "Intervals are 95 %. The likelihood is that of a molecule, all its labelled worlds together; in brackets its "
-        "standard error. Samples of one chain follow each other, so that repeats among them are more frequent than among "
-        "independent draws. Valid samples by level:",
+        "Intervals are 95 %. The likelihood is that of a molecule, all its labelled worlds together; in",
+        "brackets its standard error. Samples of one chain follow each other, so that repeats among",
+        "them are more frequent than among independent draws. Valid samples by level:",
         "",
         *levels(found, ladder.rates),
         "",
         "## What it is for, and what not",
         "",
-        "For trying the software, as a start for one's own models, and for comparisons. It knows only molecules of this one "
-        "size with the atoms of its data, nothing of charges, stereochemistry or three dimensions, and nothing of what is "
-        "stable, safe or can be made: look at its molecules as suggestions of a model of 2D structure.",
+        "For trying the software and for comparisons. It knows only molecules of this one size with the",
+        "atoms of its data, nothing of charges, stereochemistry or three dimensions, and nothing of",
+        "what is stable, safe or can be made: its molecules are suggestions.",
         "",
         "## Data and licence",
         "",
-        "The molecules are public facts collected by PubChem, taken from the package `chemicals` (MIT); see "
-        "`nmln/data/PROVENANCE.md`. The weights have the licence of this package.",
+        "The molecules are public facts collected by PubChem, taken from the package `chemicals` (MIT);",
+        "see `nmln/data/PROVENANCE.md`. The weights have the licence of this package.",
     ]
 
 
@@ -157,7 +159,7 @@ def main() -> None:
     pretrained.pack(given.run, target)
     write_lines(target / pretrained.CARD, lines)
     write_lines(ROOT / "docs" / "models.md", lines)
-    print("\n".join(lines))
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from nmln.files import InputError, read_lines, write_atomically, write_lines
+from nmln.files import InputError, only_one, read_lines, write_atomically, write_lines
 
 
 def test_lines_round_trip_with_any_line_end(tmp_path: Path) -> None:
@@ -31,3 +33,21 @@ def test_an_error_tells_its_place() -> None:
     assert str(error) == "f.db:8:2: wrong."
     assert (error.line, error.column) == (8, 2)
     assert str(InputError("wrong.").at("f.db", 7)) == "f.db:7: wrong."
+
+
+def test_only_one_process_works_in_a_folder(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from nmln.files import only_one\n"
+        "with only_one(Path(sys.argv[1]), 'training'): pass"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "run")]
+    with only_one(tmp_path / "run", "training"):
+        other = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert "another process is training in this folder" in other.stderr
+    subprocess.run(command, check=True)
+
+
+def test_a_folder_that_cannot_be_written_is_not_locked(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with only_one(tmp_path / "file" / "run", "training"):
+        pass

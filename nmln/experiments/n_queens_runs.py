@@ -141,6 +141,7 @@ class Settings:
                 "adam",
                 task.learning_rate,
                 common=0.0,
+                trust=0.0,
                 schedule="cosine",
                 warm_up=50,
                 clip=1.0,

@@ -32,6 +32,7 @@ class Followed(NamedTuple):
     info: Info
     swaps: tuple[SwapInfo, ...]
     growth: Float64[Tensor, " trained"]  # of Z in the update, as a factor
+    shares: Float64[Tensor, " trained"]  # of the chains that count after the update
 
 
 class Chains:
@@ -102,7 +103,7 @@ class Chains:
         state = start(counted, kernel, self.values, self.rng)
         gained = (state.scores - self.scores).double().cpu()
         growth = gained[-self.method.trained_levels :].exp().mean(1)
-        self.effective_share = float(effective_share(gained.softmax(1)).min())
+        shares = effective_share(gained.softmax(1))
         if self.config.weighted:
             state = self._resampled(state, tempered_weights(gained))
         if self.config.renewal:
@@ -118,11 +119,17 @@ class Chains:
         assert info is not None
         self.values, self.scores = state.values, state.scores
         self.evaluations = counted.evaluations
-        return Followed(info, swaps, growth)
+        return Followed(info, swaps, growth, shares[-self.method.trained_levels :])
 
-    def learn(self, growth: Float64[Tensor, " trained"], acceptance: float) -> None:
+    def learn(
+        self,
+        growth: Float64[Tensor, " trained"],
+        shares: Float64[Tensor, " trained"],
+        acceptance: float,
+    ) -> None:
         """Take over what all processes found together."""
         self.log_z = self.log_z + growth.log()
+        self.effective_share = float(shares.min())
         self.acceptance += 0.1 * (acceptance - self.acceptance)
 
     def _resampled(self, state: State, weights: Float64[Tensor, "levels replicas"]) -> State:

@@ -1,15 +1,18 @@
 """Optimisers, schedules of the step only, clipping level by level, and the moving average."""
 
-from collections.abc import Iterable
-from math import cos, pi
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from math import cos, log, pi
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from nmln.config import OptimiserConfig
 
 BETAS = (0.9, 0.99)
+MEMORY = ("step", "own_mean", "own_square", "common_mean", "common_square")
+"""What `CommonAdam` keeps for a parameter."""
 
 
 def make_optimiser(
@@ -91,6 +94,38 @@ def learning_rate(config: OptimiserConfig, step: int, steps: int) -> float:
     if config.schedule == "constant":
         return config.learning_rate * grown
     return config.learning_rate * grown * 0.5 * (1 + cos(pi * min(1.0, step / max(1, steps))))
+
+
+_GAIN, _MOST = 0.1, 0.1  # how fast the pace follows; largest change of its logarithm in a step
+
+
+@contextmanager
+def paced(parameters: Iterable[nn.Parameter], pace: Float64[Tensor, " levels"]) -> Iterator[None]:
+    """Shorten what is done to the parameters of each level within, whatever does it."""
+    if bool((pace == 1).all()):
+        yield
+        return
+    levels = [one for one in parameters if one.ndim and len(one) == len(pace)]
+    before = [one.detach().clone() for one in levels]
+    yield
+    with torch.no_grad():
+        for one, old in zip(levels, before, strict=True):
+            shape = (len(pace), *([1] * (one.ndim - 1)))
+            one.copy_(torch.lerp(old, one, pace.to(one.dtype).to(one.device).view(shape)))
+
+
+def next_pace(
+    pace: Float64[Tensor, " levels"], shares: Float64[Tensor, " levels"], trust: float
+) -> Float64[Tensor, " levels"]:
+    """How far each level goes in the next step, so that the chains can follow.
+
+    An update multiplies a chain's weight by exp(new score less old score). If these differences have
+    the variance v, a share exp(-v) of the chains still counts, and v grows with the square of the step:
+    the pace is steered to where the share is `trust`, and is never above one.
+    """
+    wanted, found = -log(trust), -shares.clamp(1e-3, 1 - 1e-3).log()
+    change = (_GAIN * (wanted / found).log() / 2).clamp(-_MOST, _MOST)
+    return (pace * change.exp()).clamp(max=1.0)
 
 
 @torch.no_grad()

@@ -17,7 +17,14 @@ from nmln.potentials.base import BasePotential, ScoreError
 from nmln.training.chains import Chains, Followed
 from nmln.training.method import Method
 from nmln.training.objective import Phases, accumulate_gradient
-from nmln.training.optimiser import clip_by_level, follow, learning_rate, make_optimiser
+from nmln.training.optimiser import (
+    clip_by_level,
+    follow,
+    learning_rate,
+    make_optimiser,
+    next_pace,
+    paced,
+)
 from nmln.types import Evaluations, Values
 
 Part = TypeVar("Part")
@@ -39,6 +46,7 @@ class Metrics:
     log_z: tuple[float, ...] = ()  # as the chains have followed it
     moves: int = 0  # in each sweep of this step
     effective_share: float = 1.0  # of the chains, by what the update made of them
+    pace: tuple[float, ...] = ()  # of each level, as a share of the learning rate
 
 
 class Trainer:
@@ -80,6 +88,7 @@ class Trainer:
         self.average = deepcopy(potential) if config.optimiser.average else None
         self.optimiser = make_optimiser(potential.parameters(), config.optimiser, potential.levels)
         self.step_number, self.slowed = 0, 1.0
+        self.pace = torch.ones(potential.levels, dtype=torch.float64)
         self.data_rng, chain_rng = Generator(), Generator()
         self._seed_generators(chain_rng)
         self.chains = Chains(
@@ -145,7 +154,8 @@ class Trainer:
         norms = clip_by_level(
             self.potential.parameters(), self.potential.levels, self.config.optimiser.clip
         )
-        self.optimiser.step()
+        with paced(self.potential.parameters(), self.pace):
+            self.optimiser.step()
         return phases, norms
 
     def _shared(self, work: Callable[[], Part]) -> Part:
@@ -196,10 +206,12 @@ class Trainer:
                 pairs[list(swap.pairs)] = swap.probabilities.float().mean(1)
         worlds = torch.tensor([float(self.evaluations.scores + self.evaluations.slopes)])
         columns = [phases.gap, phases.positive, info.acceptance, info.moved, pairs, worlds]
-        gap, score, acceptance, moved, swapped, worlds, growth = self.ranks.average(
-            [*columns, followed.growth]
+        gap, score, acceptance, moved, swapped, worlds, growth, shares = self.ranks.average(
+            [*columns, followed.growth, followed.shares]
         )
-        self.chains.learn(growth, float(acceptance[-1]))
+        self.chains.learn(growth, shares, float(acceptance[-1]))
+        if self.config.optimiser.trust:
+            self.pace = next_pace(self.pace, shares, self.config.optimiser.trust)
         return Metrics(
             step=self.step_number,
             learning_rate=rate,
@@ -213,6 +225,7 @@ class Trainer:
             log_z=tuple(self.chains.log_z.tolist()),
             moves=moves,
             effective_share=self.chains.effective_share,
+            pace=tuple(self.pace.tolist()),
         )
 
     # All of a run as named tensors and plain values.
@@ -228,6 +241,7 @@ class Trainer:
         return {
             "step": self.step_number,
             "slowed": self.slowed,
+            "pace": self.pace,
             "potential": dict(self.potential.state_dict()),
             "average": None if self.average is None else dict(self.average.state_dict()),
             "optimiser": self.optimiser.state_dict(),
@@ -237,6 +251,7 @@ class Trainer:
     def restore(self, tree: dict[str, Any]) -> None:
         """Go on from a tree; on another number of processes the chains are dealt out anew."""
         self.step_number, self.slowed = tree["step"], tree["slowed"]
+        self.pace = tree["pace"].clone()
         self.potential.load_state_dict(tree["potential"])
         if self.average is not None and tree["average"] is not None:
             self.average.load_state_dict(tree["average"])

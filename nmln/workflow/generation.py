@@ -20,7 +20,7 @@ from torch import Generator
 from nmln import checkpoint
 from nmln.diagnostics import Diagnostics, diagnose
 from nmln.distributed import Ranks
-from nmln.files import InputError, InterruptedRunError, plain, write_lines
+from nmln.files import InputError, InterruptedRunError, only_one, plain, write_lines
 from nmln.kernels.defaults import kernel_named
 from nmln.model import Model
 from nmln.molecules.chemistry import STATUSES
@@ -212,7 +212,8 @@ def work(
     with interruption(alone) as interrupted:
         for part in chosen:
             if job.sweeps_done(part) < job.settings.sweeps:
-                _work_on(job, part, interrupted, tick, save_every)
+                with only_one(job.part(part), "sampling"):
+                    _work_on(job, part, interrupted, tick, save_every)
 
 
 def _work_on(

@@ -10,6 +10,7 @@ from nmln import checkpoint
 from nmln.files import InputError
 from nmln.training import Trainer
 from nmln.training.loop import Guard
+from nmln.training.optimiser import MEMORY, CommonAdam
 
 # What reading a tree of another shape can run into.
 _FOREIGN = (
@@ -83,10 +84,13 @@ def _check(found: Any, own: Any, place: str) -> None:
 
 def _check_optimiser(trainer: Trainer) -> None:
     """A new optimiser remembers nothing, so that what it remembers is held against its parameters."""
+    common = isinstance(trainer.optimiser, CommonAdam)
     for parameter, memory in trainer.optimiser.state.items():
         for name, value in memory.items():
-            fits = value.shape in (torch.Size(), parameter.shape) and value.is_floating_point()
-            if not fits:
+            shape = parameter.shape[1:] if name.startswith("common_") else parameter.shape
+            known = name in MEMORY or not common
+            fits = value.shape in (torch.Size(), shape) and value.is_floating_point()
+            if not fits or not known:
                 raise TypeError(f"optimiser/{name} is {_kind(value)}, for {_kind(parameter)}")
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, get_args, runtime_checkable
 from nmln import checkpoint
 from nmln.config import Config, configure
 from nmln.distributed import Ranks
-from nmln.files import InputError, InterruptedRunError, plain, write_lines
+from nmln.files import InputError, InterruptedRunError, only_one, plain, write_lines
 from nmln.model import Model
 from nmln.training import Metrics, Return, Trainer, train
 from nmln.training.loop import Guard
@@ -171,7 +171,13 @@ def read_head(folder: Path) -> dict[str, Any]:
 
 def run(job: Job, watcher: Watcher | None = None) -> Model:
     """Train to the end, or until somebody asks to stop; what was reached is kept either way."""
-    watcher = watcher or Silent()
+    if not job.trainer.ranks.first:
+        return _run(job, Silent())
+    with only_one(job.folder, "training"):
+        return _run(job, watcher or Silent())
+
+
+def _run(job: Job, watcher: Watcher) -> Model:
     trainer, training = job.trainer, job.config.training
     first = trainer.ranks.first
     quality = sources.Quality.of(job.source.kind, job.source.space, job.source.names)

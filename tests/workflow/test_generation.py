@@ -18,7 +18,7 @@ from nmln.cli import main
 from nmln.config import configure
 from nmln.diagnostics import Diagnostics
 from nmln.evidence import Evidence
-from nmln.files import InputError, InterruptedRunError
+from nmln.files import InputError, InterruptedRunError, only_one
 from nmln.model import Model
 from nmln.molecules import datasets
 from nmln.molecules.chemistry import ATOM, BOND, BONDS
@@ -62,6 +62,14 @@ def begin(run: Path, name: str, **wishes: Any) -> Job:
     parts = options.pop("parts", 1)
     opened, wish = sampling.open_run(run), sampling.Wish(**options)
     return sampling.begin_molecules(opened, wish, run.parent / name, parts=parts)
+
+
+def test_two_do_not_sample_into_one_folder(run: Path) -> None:
+    job = begin(run, "once")
+    with only_one(job.part(0), "sampling"), pytest.raises(InputError, match="another process"):
+        generation.work(job)
+    generation.work(job)
+    generation.finish(job)
 
 
 def finished(run: Path, name: str, **wishes: Any) -> Path:

@@ -116,8 +116,8 @@ MISFITS: dict[str, tuple[Callable[[Path], object], str]] = {
         "values is ",
     ),
     "an optimiser of other weights": (
-        lambda p: change_tensor(p, "^optimiser/state/.*exp_avg", lambda m: m.flatten()[:-1]),
-        "exp_avg is float32",
+        lambda p: change_tensor(p, "^optimiser/state/.*own_mean", lambda m: m.flatten()[:-1]),
+        "own_mean is float32",
     ),
     "a generator that is none": (
         lambda p: change_tensor(p, "^ranks/0/data_rng", lambda state: state[:7]),

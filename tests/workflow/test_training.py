@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nmln import checkpoint
-from nmln.files import InputError
+from nmln.files import InputError, only_one
 from nmln.formats.db import read_db
 from nmln.model import Model
 from nmln.workflow import likelihood, sampling, sources, training
@@ -79,6 +79,14 @@ def test_a_folder_that_holds_a_run_is_not_begun_again(people: Path) -> None:
         training.begin(folder, settings(people))
     with pytest.raises(InputError, match="there is no run in this folder"):
         training.resume(people.parent / "nowhere")
+
+
+def test_two_processes_do_not_train_one_run(people: Path) -> None:
+    job = training.begin(people.parent / "run", settings(people))
+    with only_one(job.folder, "training"), pytest.raises(InputError, match="another process"):
+        training.run(job)
+    assert not (job.folder / "metrics.jsonl").exists()
+    training.run(job)
 
 
 def test_data_that_have_changed_are_noticed(people: Path) -> None:
@@ -151,7 +159,7 @@ def test_molecules_are_judged_by_their_validity(tmp_path: Path) -> None:
 
 
 def test_the_likelihood_agrees_with_enumeration(people: Path) -> None:
-    folder = whole_run(people, training__steps=60)
+    folder = whole_run(people, training__steps=30)
     found = likelihood.run(folder, chains=300, steps=60, sweeps=40)
     model, source = sampling.load(folder), sources.load(settings(people).data)
     rng = torch.Generator().manual_seed(0)
