@@ -7,7 +7,7 @@ from nmln.formats.mln import parse_formula
 from nmln.language import Language, predicate
 from nmln.model import Model
 from nmln.space import Space
-from nmln.training.optimiser import BETAS, CommonAdam, make_optimiser
+from nmln.training.optimiser import BETAS, CommonAdam, make_optimiser, next_pace, paced
 
 LEVELS = 3
 
@@ -84,3 +84,31 @@ def test_levels_begin_alike_if_they_step_in_common(common: float) -> None:
     )
     scores = model.potential.score(values.expand(3, -1, -1)).detach()
     assert torch.equal(scores[0], scores[2]) == bool(common)
+
+
+def test_each_level_goes_at_its_own_pace_whatever_moves_it() -> None:
+    slow, fast = parameters(), parameters()
+    rng, again = Generator().manual_seed(1), Generator().manual_seed(1)
+    give_gradients(slow, rng)
+    give_gradients(fast, again)
+    before = [one.detach().clone() for one in slow]
+    torch.optim.SGD(fast, lr=0.1).step()
+    with paced(slow, torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)):
+        torch.optim.SGD(slow, lr=0.1).step()
+    for level, share in enumerate((0.0, 0.5, 1.0)):
+        for one, other, old in zip(slow[:2], fast, before, strict=False):
+            torch.testing.assert_close(
+                one[level] - old[level], share * (other[level] - old[level]), atol=1e-6, rtol=1e-4
+            )
+    for one, other in zip(slow[2:], fast[2:], strict=True):  # those of all levels
+        assert torch.equal(one, other)
+
+
+def test_the_pace_settles_where_the_wanted_share_of_chains_counts() -> None:
+    spread = torch.tensor([0.1, 1.0, 5.0], dtype=torch.float64)  # of the scores, at full pace
+    pace = torch.ones(3, dtype=torch.float64)
+    for _ in range(300):
+        pace = next_pace(pace, (-((pace * spread) ** 2)).exp(), 0.5)
+    shares = (-((pace * spread) ** 2)).exp()
+    assert pace[0] == 1  # it can go as far as it likes
+    torch.testing.assert_close(shares[1:], torch.full((2,), 0.5, dtype=torch.float64))

@@ -66,7 +66,7 @@ def state(run: Trainer) -> dict:
 
 VARIANTS = [
     {},
-    {"optimiser.common": 0.0},
+    {"optimiser.common": 0.0, "optimiser.trust": 0.9},
     {"training.corruption": "epoch"},
     {"chains.kernel": "langevin"},
     {"chains.renewal": 0.2, "chains.sweeps": 2, "chains.phases": "alternate"},
@@ -140,7 +140,7 @@ def test_metrics_come_for_every_step() -> None:
 
 def test_a_run_that_diverges_goes_back_and_then_gives_up_with_an_explanation() -> None:
     wild = {"optimiser.learning_rate": 1e6, "optimiser.clip": 0.0, "model.bound": 0.0}
-    wild |= {"training.retries": 1, "chains.weighted": False}
+    wild |= {"training.retries": 1, "optimiser.trust": 0.0}
     run = trainer({**wild, "training.steps": 200})
     seen: list[Metrics | Return] = []
     with pytest.raises(DivergenceError, match=r"diverged 2 times.*smaller learning rate"):
@@ -149,6 +149,23 @@ def test_a_run_that_diverges_goes_back_and_then_gives_up_with_an_explanation() -
     assert len(told) == 1
     assert "back to step 0 with half the learning rate" in told[0]
     assert run.slowed == 0.5
+
+
+def test_steps_that_are_too_long_for_the_chains_are_shortened() -> None:
+    wild = {"optimiser.learning_rate": 0.05, "optimiser.clip": 0.0, "optimiser.warm_up": 0}
+    wild |= {"model.bound": 0.0, "chains.replicas": 200}
+
+    def steps(trust: float) -> tuple[float, float]:
+        run = trainer({**wild, "optimiser.trust": trust})
+        found = [run.step() for _ in range(10)]
+        shares = [one.effective_share for one in found[4:]]
+        return sum(shares) / len(shares), min(pace for one in found for pace in one.pace)
+
+    free, pace = steps(0.0)
+    assert pace == 1
+    held, pace = steps(0.99)
+    assert pace < 0.9
+    assert held > free + 0.02
 
 
 def test_a_run_can_go_back_to_one_state_again_and_again() -> None:
@@ -207,7 +224,7 @@ def lagging(weighted: bool) -> tuple[float, float]:
     data, everything = torch.ones(20, 3, dtype=space.dtype), space.enumerate()
     chains = {"chains.replicas": 4000, "chains.kernel": "gibbs", "chains.moves": 1}
     steps = {"optimiser.learning_rate": 0.05, "optimiser.common": 0.0, "optimiser.warm_up": 0}
-    steps["training.batch"] = 20
+    steps |= {"training.batch": 20, "optimiser.trust": 0.0}
     rest = {"model.base": False, "chains.weighted": weighted, "chains.start": "model"}
     config = settings({**chains, **steps, **rest})
     model = Model.build(space, data, config)
