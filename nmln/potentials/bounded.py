@@ -1,4 +1,6 @@
-"""A soft bound on what a potential can say: c tanh(score / c)."""
+"""A soft bound on what a potential can say: (2c / pi) arctan(pi score / 2c)."""
+
+from math import pi
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +14,9 @@ class BoundedPotential(BasePotential):
     """Scores between -c and c: nearly the same where they are small, level where they are large.
 
     A network may come to score worlds that no chain has visited for long by hundreds of nats, and data
-    corrupted into such a world would pull it up further. Where the bound is reached nothing pulls.
+    corrupted into such a world would pull it up further. Near the bound little pulls, but never nothing:
+    the slope falls with the square of the score. That of a hyperbolic tangent falls exponentially, and
+    whole regions of worlds were seen to stick at the bound, with no gradient that leads back.
     """
 
     def __init__(self, potential: BasePotential, bound: float) -> None:
@@ -31,8 +35,8 @@ class BoundedPotential(BasePotential):
 
     def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
         scores, slopes = self.potential.evaluate_with_slopes(values)
-        bent = self._bend(scores)
-        return bent, slopes * (1 - (bent / self.bound).square())[..., None]
+        slope = 1 / (1 + (pi * scores / (2 * self.bound)).square())
+        return self._bend(scores), slopes * slope[..., None]
 
     def evaluate_alternatives(self, values: Values, groups: Groups) -> Alternatives:
         scores = self.potential.evaluate_alternatives(values, groups)
@@ -40,4 +44,4 @@ class BoundedPotential(BasePotential):
         return self._bend(scores.masked_fill(absent, 0.0)).masked_fill(absent, float("-inf"))
 
     def _bend(self, scores: Tensor) -> Tensor:
-        return self.bound * torch.tanh(scores / self.bound)
+        return 2 * self.bound / pi * torch.atan(pi * scores / (2 * self.bound))

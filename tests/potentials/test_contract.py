@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import permutations
+from math import pi
 from typing import Any
 
 import pytest
@@ -428,8 +429,8 @@ def test_bounded_scores_bend_towards_their_bound_and_slopes_with_them() -> None:
     plain_scores, plain_slopes = inner.score_and_slopes(values)
     scores, slopes = potential.score_and_slopes(values)
     assert (scores.abs() < 0.2).all()
-    assert torch.allclose(scores, 0.2 * (plain_scores / 0.2).tanh())
-    bend = 1 / (plain_scores / 0.2).cosh() ** 2
+    assert torch.allclose(scores, 0.4 / pi * (pi / 0.4 * plain_scores).atan())
+    bend = 1 / (1 + (pi / 0.4 * plain_scores) ** 2)
     assert torch.allclose(slopes, bend[..., None] * plain_slopes)
     with pytest.raises(InputError, match="positive number of nats"):
         BoundedPotential(inner, 0)
