@@ -109,28 +109,30 @@ def write_lines(path: str | Path, lines: Iterable[str]) -> None:
 def only_one(folder: Path, what: str) -> Iterator[None]:
     """Refuse to do `what` in a folder where another process does it.
 
-    The lock ends with the process, however that ends. Where the system has none, or the folder cannot be
-    written, nothing is refused.
+    The lock is on the folder itself and ends with the process, however that ends. Where the system has
+    none nothing is refused.
     """
     try:
         import fcntl
 
         folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / ".lock", "a")  # noqa: SIM115
+        handle = os.open(folder, os.O_RDONLY)
     except (ImportError, OSError):
         yield
         return
-    with file:
+    try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(
                 f"another process is {what} in this folder. Wait for it, or stop it first.",
                 str(folder),
             ) from None
-        except OSError:
+        except OSError:  # a file system without locks
             pass
         yield
+    finally:
+        os.close(handle)
 
 
 def plain(content: object) -> object:
