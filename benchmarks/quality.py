@@ -84,7 +84,8 @@ def run(name: str, config: Config, minutes: float, keep: Path | None) -> dict[st
                     reached.setdefault(f"{share:.0%}", round(clock.minutes, 2))
             if event.step % (4 * LOOK) == 0:
                 print(f"  {clock.minutes:5.1f} min, step {event.step}/{steps}: valid {mean:.0%}, known "
-                      f"{found['known']:.0%}, accepted {event.acceptance[-1]:.0%}, swaps "
+                      f"{found['known']:.0%}, accepted {event.acceptance[-1]:.0%}, gradient "
+                      f"{event.gradient[-1]:.0f}, pace {event.pace[-1]:.2f}, swaps "
                       + " ".join(f"{swap:.0%}" for swap in event.swaps), flush=True)  # fmt: skip
     taken = clock.minutes
     model = model.averaged(trainer)

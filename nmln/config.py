@@ -85,6 +85,7 @@ class OptimiserConfig:
     clip: float = 20.0  # largest norm of a level's gradient; 0 for none
     weight_decay: float = 0.0
     energy_penalty: float = 0.0  # times the mean squared score of both phases
+    spread: float = 0.0  # times the variance of the data's scores
     average: float = 0.998  # decay of the moving average used for sampling; 0 for none
 
 
@@ -261,6 +262,7 @@ def _check_ranges(config: Config) -> None:
         "optimiser.clip": config.optimiser.clip,
         "optimiser.weight_decay": config.optimiser.weight_decay,
         "optimiser.energy_penalty": config.optimiser.energy_penalty,
+        "optimiser.spread": config.optimiser.spread,
     }
     for name, value in at_least_one.items():
         if value < 1:

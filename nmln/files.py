@@ -106,17 +106,17 @@ def write_lines(path: str | Path, lines: Iterable[str]) -> None:
 
 
 @contextmanager
-def only_one(folder: Path, what: str) -> Iterator[None]:
-    """Refuse to do `what` in a folder where another process does it.
+def only_one(path: Path, what: str) -> Iterator[None]:
+    """Refuse to do `what` in a folder where another process does it; `path` is a file there.
 
-    The lock is on the folder itself and ends with the process, however that ends. Where the system has
-    none nothing is refused.
+    The lock is on that file, which is made if need be, and ends with the process, however that ends.
+    Where the system has no locks nothing is refused.
     """
     try:
         import fcntl
 
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
     except (ImportError, OSError):
         yield
         return
@@ -126,7 +126,7 @@ def only_one(folder: Path, what: str) -> Iterator[None]:
         except BlockingIOError:
             raise InputError(
                 f"another process is {what} in this folder. Wait for it, or stop it first.",
-                str(folder),
+                str(path.parent),
             ) from None
         except OSError:  # a file system without locks
             pass

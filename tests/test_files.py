@@ -40,8 +40,8 @@ def test_only_one_process_works_in_a_folder(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from nmln.files import only_one\n"
         "with only_one(Path(sys.argv[1]), 'training'): pass"
     )
-    command = [sys.executable, "-c", script, str(tmp_path / "run")]
-    with only_one(tmp_path / "run", "training"):
+    command = [sys.executable, "-c", script, str(tmp_path / "run" / "lock")]
+    with only_one(tmp_path / "run" / "lock", "training"):
         other = subprocess.run(command, capture_output=True, text=True, check=False)
         assert "another process is training in this folder" in other.stderr
     subprocess.run(command, check=True)
@@ -49,5 +49,5 @@ def test_only_one_process_works_in_a_folder(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_not_locked(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with only_one(tmp_path / "file" / "run", "training"):
+    with only_one(tmp_path / "file" / "lock", "training"):
         pass

@@ -28,12 +28,15 @@ def accumulate_gradient(
     negative: Values,
     weights: Float[Tensor, "levels chains"] | None = None,
     penalty: float = 0.0,
+    spread: float = 0.0,
 ) -> Phases:
     """Add the gradient of the negative log-likelihood to every parameter's.
 
     For each level: minus the mean score of `positive` plus the mean score of `negative`, which are
     chains at that level's distribution (with `weights` that sum to one, where they lag behind it).
-    `penalty` times the mean squared score of both keeps energies from growing without bounds. Each
+    `penalty` times the mean squared score of both keeps energies from growing without bounds, `spread`
+    times the variance of the data's scores keeps the data together: kinds of worlds that chains hardly
+    find would be raised above the others without end, since nothing there pulls them down. Each
     level has parameters of its own, so that the sum over levels trains each on its own.
     """
     data, chains = positive.shape[1], negative.shape[1]
@@ -45,5 +48,7 @@ def accumulate_gradient(
     loss = (down - up).sum()
     if penalty:
         loss = loss + penalty * (above.square().mean(1) + below.square().mean(1)).sum()
+    if spread:
+        loss = loss + spread * above.var(1, correction=0).sum()
     loss.backward()
     return Phases(up.detach(), down.detach())

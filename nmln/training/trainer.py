@@ -148,6 +148,7 @@ class Trainer:
                 self._minibatch(),
                 self.method.negative(self.values),
                 penalty=self.config.optimiser.energy_penalty,
+                spread=self.config.optimiser.spread,
             )
         )
         self.ranks.average_gradients(self.potential.parameters())

@@ -212,7 +212,7 @@ def work(
     with interruption(alone) as interrupted:
         for part in chosen:
             if job.sweeps_done(part) < job.settings.sweeps:
-                with only_one(job.part(part), "sampling"):
+                with only_one(job.part(part) / "lock", "sampling"):
                     _work_on(job, part, interrupted, tick, save_every)
 
 

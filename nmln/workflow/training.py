@@ -173,7 +173,7 @@ def run(job: Job, watcher: Watcher | None = None) -> Model:
     """Train to the end, or until somebody asks to stop; what was reached is kept either way."""
     if not job.trainer.ranks.first:
         return _run(job, Silent())
-    with only_one(job.folder, "training"):
+    with only_one(job.folder / "config.json", "training"):
         return _run(job, watcher or Silent())
 
 

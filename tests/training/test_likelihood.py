@@ -92,20 +92,25 @@ def test_the_sampled_gradient_agrees_within_its_error() -> None:
     assert ((wrong - wanted).abs() / error.clamp(min=1e-12))[moving].max() > 5, "a twin must fail"
 
 
-def test_the_penalty_is_on_the_squared_scores_of_both_phases() -> None:
+@pytest.mark.parametrize("option", ["penalty", "spread"])
+def test_penalties_are_on_squared_scores_and_on_the_variance_of_the_data(option: str) -> None:
     potential, positive = model(), data()
     negative = data(70)
     potential.zero_grad()
     accumulate_gradient(potential, positive, negative)
     plain = gradients(potential)
     potential.zero_grad()
-    accumulate_gradient(potential, positive, negative, penalty=0.1)
+    accumulate_gradient(potential, positive, negative, **{option: 0.1})
     found = gradients(potential)
     potential.zero_grad()
-    both = potential.score(positive).square().mean(1) + potential.score(negative).square().mean(1)
-    (0.1 * both.sum()).backward()
-    for with_it, without, extra in zip(found, plain, gradients(potential), strict=True):
-        assert torch.allclose(with_it - without, extra)
+    above, below = potential.score(positive), potential.score(negative)
+    if option == "penalty":
+        extra = above.square().mean(1) + below.square().mean(1)
+    else:
+        extra = above.square().mean(1) - above.mean(1).square()
+    (0.1 * extra.sum()).backward()
+    for with_it, without, wanted in zip(found, plain, gradients(potential), strict=True):
+        assert torch.allclose(with_it - without, wanted)
 
 
 def target() -> Tensor:

@@ -66,7 +66,10 @@ def begin(run: Path, name: str, **wishes: Any) -> Job:
 
 def test_two_do_not_sample_into_one_folder(run: Path) -> None:
     job = begin(run, "once")
-    with only_one(job.part(0), "sampling"), pytest.raises(InputError, match="another process"):
+    with (
+        only_one(job.part(0) / "lock", "sampling"),
+        pytest.raises(InputError, match="another process"),
+    ):
         generation.work(job)
     generation.work(job)
     generation.finish(job)

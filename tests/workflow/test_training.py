@@ -83,7 +83,10 @@ def test_a_folder_that_holds_a_run_is_not_begun_again(people: Path) -> None:
 
 def test_two_processes_do_not_train_one_run(people: Path) -> None:
     job = training.begin(people.parent / "run", settings(people))
-    with only_one(job.folder, "training"), pytest.raises(InputError, match="another process"):
+    with (
+        only_one(job.folder / "config.json", "training"),
+        pytest.raises(InputError, match="another process"),
+    ):
         training.run(job)
     assert not (job.folder / "metrics.jsonl").exists()
     training.run(job)
