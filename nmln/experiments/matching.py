@@ -181,7 +181,13 @@ def settings_of(settings: Settings, method: str, rate: float, seed: int) -> Conf
                 "start": "noise",
                 "weighted": False,
             },
-            "optimiser": {"learning_rate": rate, "common": 0.0, "trust": 0.0, "average": 0.99},
+            "optimiser": {
+                "learning_rate": rate,
+                "common": 0.0,
+                "trust": 0.0,
+                "spread": 0.0,
+                "average": 0.99,
+            },
             "training": {"batch": settings.chains // levels, "seed": seed, "steps": 10**9},
         }
     )

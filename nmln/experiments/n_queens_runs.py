@@ -142,6 +142,7 @@ class Settings:
                 task.learning_rate,
                 common=0.0,
                 trust=0.0,
+                spread=0.0,
                 schedule="cosine",
                 warm_up=50,
                 clip=1.0,

@@ -93,22 +93,25 @@ def test_the_sampled_gradient_agrees_within_its_error() -> None:
 
 
 @pytest.mark.parametrize("option", ["penalty", "spread"])
-def test_penalties_are_on_squared_scores_and_on_the_variance_of_the_data(option: str) -> None:
+def test_penalties_are_on_squared_scores_and_on_data_far_from_the_median(option: str) -> None:
     potential, positive = model(), data()
     negative = data(70)
     potential.zero_grad()
     accumulate_gradient(potential, positive, negative)
     plain = gradients(potential)
     potential.zero_grad()
-    accumulate_gradient(potential, positive, negative, **{option: 0.1})
+    penalty, spread = (0.1, 0.0) if option == "penalty" else (0.0, 0.1)
+    accumulate_gradient(potential, positive, negative, penalty=penalty, spread=spread)
     found = gradients(potential)
     potential.zero_grad()
     above, below = potential.score(positive), potential.score(negative)
     if option == "penalty":
-        extra = above.square().mean(1) + below.square().mean(1)
+        extra = 0.1 * (above.square().mean(1) + below.square().mean(1))
     else:
-        extra = above.square().mean(1) - above.mean(1).square()
-    (0.1 * extra.sum()).backward()
+        far = (above - above.median(1, keepdim=True).values.detach()).abs() - 0.1
+        assert 0.1 < float((far > 0).double().mean()) < 0.9
+        extra = torch.where(far > 0, far**2, 0 * far).mean(1) / 0.2
+    extra.sum().backward()
     for with_it, without, wanted in zip(found, plain, gradients(potential), strict=True):
         assert torch.allclose(with_it - without, wanted)
 
