@@ -1,18 +1,18 @@
 """Put a finished run into the package, with a card that says what it is and how good.
 
-    nmln train scripts/pubchem-10.toml --output runs/shipped      # the long training
-    nmln sample runs/shipped --num-samples 200000 --all-levels
-    nmln evaluate runs/shipped --level all
-    nmln likelihood runs/shipped
-    python scripts/ship_model.py runs/shipped pubchem-10 --beside "quick run=runs/main-pubchem-10"
+    nmln train pubchem-10 --minutes 60 --output runs/long
+    nmln sample runs/long --num-samples 200000 --all-levels
+    nmln evaluate runs/long --level all
+    nmln likelihood runs/long
+    python scripts/ship_model.py runs/long pubchem-10 --command "nmln train pubchem-10 --minutes 60 ..."
 
-Every number of the card comes from the files that these commands write; `--beside` names runs that were
-sampled and evaluated in the same way. The card goes into the package and to docs/models.md.
+Every number of the card comes from the files that these commands write; the commands that made the run
+are repeated as they are given. `--beside NAME=RUN` names runs that were sampled and evaluated in the
+same way, to stand beside it. The card goes into the package and to docs/models.md.
 """
 
 import argparse
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,7 @@ def levels(found: dict[str, Any], rates: tuple[float, ...]) -> list[str]:
     ]  # fmt: skip
 
 
-def card(name: str, run: Path, beside: dict[str, Path], recipe: str) -> list[str]:
+def card(name: str, run: Path, beside: dict[str, Path], recipe: list[str]) -> list[str]:
     """All of the text."""
     head = json.loads((run / "config.json").read_text())
     config, found = configure(head["config"]), numbers(run)
@@ -116,7 +116,7 @@ def card(name: str, run: Path, beside: dict[str, Path], recipe: str) -> list[str
         f"and {chains.moves} moves each took {last['seconds'] / 60:.0f} minutes on {cores} core(s):",
         "",
         "```sh",
-        *recipe.strip().splitlines(),
+        *recipe,
         "```",
         "",
         "## How good it is",
@@ -150,12 +150,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("name")
+    parser.add_argument("--command", action="append", required=True)
     parser.add_argument("--beside", action="append", default=[], metavar="NAME=RUN")
     given = parser.parse_args()
     beside = {key: Path(path) for key, path in (text.split("=", 1) for text in given.beside)}
-    recipe = re.findall(r"^    (nmln .*)$", __doc__ or "", re.MULTILINE)
     target = ROOT / "nmln" / "data" / "pretrained" / given.name
-    lines = card(given.name, given.run, beside, "\n".join(recipe))
+    lines = card(given.name, given.run, beside, given.command)
     pretrained.pack(given.run, target)
     write_lines(target / pretrained.CARD, lines)
     write_lines(ROOT / "docs" / "models.md", lines)
