@@ -85,7 +85,7 @@ class OptimiserConfig:
     clip: float = 20.0  # largest norm of a level's gradient; 0 for none
     weight_decay: float = 0.0
     energy_penalty: float = 0.0  # times the mean squared score of both phases
-    spread: float = 4.0  # nats above the median beyond which data are pulled down; 0: none
+    spread: float = 4.0  # nats above the mean beyond which data are pulled down; 0: none
     average: float = 0.998  # decay of the moving average used for sampling; 0 for none
 
 

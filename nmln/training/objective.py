@@ -35,7 +35,7 @@ def accumulate_gradient(
     For each level: minus the mean score of `positive` plus the mean score of `negative`, which are
     chains at that level's distribution (with `weights` that sum to one, where they lag behind it).
     `penalty` times the mean squared score of both keeps energies from growing without bounds.
-    `spread` is a number of nats: data farther than that above the median of their level are pulled down,
+    `spread` is a number of nats: data farther than that above the mean of their level are pulled down,
     as strongly as the likelihood pulls up when they are twice as far. Kinds of worlds that chains hardly
     find would otherwise be raised above the others without end, since nothing there pulls them down.
     Each level has parameters of its own, so that the sum over levels trains each on its own.
@@ -50,7 +50,9 @@ def accumulate_gradient(
     if penalty:
         loss = loss + penalty * (above.square().mean(1) + below.square().mean(1)).sum()
     if spread:
-        away = above - above.detach().median(1, keepdim=True).values - spread
+        away = (
+            above - up[:, None] - spread
+        )  # of the mean itself, so that nothing pulls at all of them
         loss = loss + (away.relu().square().mean(1) / (2 * spread)).sum()
     loss.backward()
     return Phases(up.detach(), down.detach())
