@@ -109,7 +109,7 @@ class TestShipped:
 
     def test_it_says_how_it_was_trained_and_how_good_it_is(self) -> None:
         card = (pretrained.folder_of("pubchem-10") / pretrained.CARD).read_text()
-        for word in ("nmln train", "valid", "nats", "licence"):
+        for word in ("nmln ", "valid", "nats", "licence"):
             assert word in card.lower()
 
     def test_its_molecules_are_valid(self) -> None:
