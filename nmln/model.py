@@ -30,6 +30,7 @@ from nmln.sampler import Observer, sample
 from nmln.space import Space
 from nmln.training import Metrics, Return, Trainer, train
 from nmln.training.method import Method
+from nmln.training.optimiser import by_level
 from nmln.training.pilot import steps_in
 from nmln.types import Sweep
 
@@ -192,7 +193,7 @@ class Model:
 def _make_alike(potential: BasePotential) -> None:
     """Begin with the same weights at every level, so that a step in common means the same to all."""
     for parameter in potential.parameters():
-        if parameter.ndim and len(parameter) == potential.levels:
+        if by_level(parameter, potential.levels):
             parameter.copy_(parameter[-1:].expand_as(parameter).clone())
 
 

@@ -50,9 +50,8 @@ def accumulate_gradient(
     if penalty:
         loss = loss + penalty * (above.square().mean(1) + below.square().mean(1)).sum()
     if spread:
-        away = (
-            above - up[:, None] - spread
-        )  # of the mean itself, so that nothing pulls at all of them
+        # From the mean itself, not from a fixed number: nothing may pull at all of them together.
+        away = above - up[:, None] - spread
         loss = loss + (away.relu().square().mean(1) / (2 * spread)).sum()
     loss.backward()
     return Phases(up.detach(), down.detach())

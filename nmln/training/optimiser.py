@@ -37,6 +37,11 @@ def make_optimiser(
     )
 
 
+def by_level(tensor: Tensor, levels: int) -> bool:
+    """Whether its first axis is the levels; otherwise it belongs to all of them."""
+    return tensor.ndim > 0 and len(tensor) == levels
+
+
 class CommonAdam(torch.optim.Optimizer):
     """Adam for levels that are models of their own, but of nearly the same data.
 
@@ -71,7 +76,7 @@ class CommonAdam(torch.optim.Optimizer):
         kept["step"] = kept.get("step", torch.zeros(())) + 1
         parameter.mul_(1 - rate * decay)
         parameter.add_(self._direction(kept, "own", gradient), alpha=-rate)
-        if gradient.ndim and len(gradient) == self.levels:
+        if by_level(gradient, self.levels):
             shared = self._direction(kept, "common", gradient.mean(0))
             parameter.add_(shared, alpha=-rate * self.common)
 
@@ -105,7 +110,7 @@ def paced(parameters: Iterable[nn.Parameter], pace: Float64[Tensor, " levels"]) 
     if bool((pace == 1).all()):
         yield
         return
-    levels = [one for one in parameters if one.ndim and len(one) == len(pace)]
+    levels = [one for one in parameters if by_level(one, len(pace))]
     before = [one.detach().clone() for one in levels]
     yield
     with torch.no_grad():
@@ -141,13 +146,12 @@ def clip_by_level(
     norms = torch.zeros(levels, dtype=torch.float64)
     for gradient in gradients:
         square = gradient.double().square()
-        by_level = square.ndim > 0 and len(square) == levels
-        norms += square.reshape(levels, -1).sum(1) if by_level else square.sum()
+        norms += square.reshape(levels, -1).sum(1) if by_level(square, levels) else square.sum()
     norms = norms.sqrt()
     if most > 0:
         scale = (most / norms.clamp(min=1e-30)).clamp(max=1.0)
         for gradient in gradients:
-            if gradient.ndim > 0 and len(gradient) == levels:
+            if by_level(gradient, levels):
                 shape = (levels, *([1] * (gradient.ndim - 1)))
                 gradient.mul_(scale.to(gradient.dtype).view(shape))
             else:
