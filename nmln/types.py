@@ -36,6 +36,13 @@ Walkers = Int64[Tensor, "levels chains"]
 Alternatives = Float[Tensor, "levels chains most"]
 """The score of every category of a chosen group; minus infinity beyond the group's size."""
 
+Changes = Float[Tensor, "levels chains some most"]
+"""How much the score grows when each of some groups, alone, takes each category; minus infinity where
+that is forbidden or beyond the group's size."""
+
+Ties = Int64[Tensor, "2 ties"]
+"""Pairs of groups that the score does not treat one by one: a term has both in it."""
+
 
 @runtime_checkable
 class Potential(Protocol):
@@ -73,13 +80,16 @@ class State(NamedTuple):
 class Info(NamedTuple):
     """What a move tells and nobody needs: how likely it was taken, how many worlds changed.
 
-    A kernel made of kernels tells the acceptance of each in `parts`; NaN where one had no turn.
+    A kernel made of kernels tells the acceptance of each in `parts`; NaN where one had no turn. One that
+    redraws every group from its conditional distribution can tell these probabilities in `expected`:
+    their mean over a run is a marginal, with less noise than the worlds themselves have.
     """
 
     acceptance: Float[Tensor, " levels"]
     moved: Float[Tensor, " levels"]
     parts: Float[Tensor, "kernels levels"] | None = None
     moves: int = 1  # that these are the means of
+    expected: Float[Tensor, "levels chains entries"] | None = None
 
     @property
     def by_kernel(self) -> Float[Tensor, "kernels levels"]:

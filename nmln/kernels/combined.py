@@ -122,7 +122,14 @@ def mean_info(infos: Sequence[Info]) -> Info:
         torch.stack([info.moved for info in infos]).mean(0),
         torch.stack(parts).nanmean(0),
         len(infos),
+        _mean_expected(infos),
     )
+
+
+def _mean_expected(infos: Sequence[Info]) -> Float[Tensor, "levels chains entries"] | None:
+    """The mean of what the moves expected; None as soon as one says nothing of it."""
+    told = [info.expected for info in infos if info.expected is not None]
+    return torch.stack(told).mean(0) if told and len(told) == len(infos) else None
 
 
 def _hand_over(

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Generator, Tensor
 
 from nmln.evidence import Evidence
@@ -23,7 +23,7 @@ from nmln.partition.blocks import (
     standard_error,
 )
 from nmln.potentials.base import BasePotential
-from nmln.types import Alternatives, Groups, Kernel, Scores, Slopes, State, Values
+from nmln.types import Alternatives, Changes, Groups, Kernel, Scores, Slopes, State, Ties, Values
 
 Progress = Callable[[int, int], None]
 """Told how much is done, and of how much."""
@@ -69,6 +69,13 @@ class ScaledPotential(BasePotential):
     def evaluate_alternatives(self, values: Values, groups: Groups) -> Alternatives:
         scores = self.potential.evaluate_alternatives(values, groups)
         return self._factor(scores)[:, None, None] * scores
+
+    def evaluate_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
+        changes = self.potential.evaluate_changes(values, groups)
+        return self._factor(changes)[:, None, None, None] * changes
+
+    def ties(self, free: Bool[Tensor, " groups"]) -> Ties | None:
+        return self.potential.ties(free)
 
     def _factor(self, like: Tensor) -> Tensor:
         return like.new_tensor(self.betas)

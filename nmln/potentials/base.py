@@ -4,12 +4,12 @@ from abc import ABC, abstractmethod
 from itertools import pairwise
 
 import torch
-from jaxtyping import Float, Int64, Integer
+from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
 from nmln.files import InputError
 from nmln.space import Space
-from nmln.types import Alternatives, Groups, OneHot, Scores, Slopes, Values
+from nmln.types import Alternatives, Changes, Groups, OneHot, Scores, Slopes, Ties, Values
 from nmln.worlds import to_text
 
 
@@ -65,6 +65,29 @@ class BasePotential(nn.Module, ABC):
         found = found.scatter(1, torch.cat([own, place], dim=1), scores)
         return found[:, :-1].unflatten(1, (chains, most))
 
+    def evaluate_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
+        """How much the score grows when each of some groups, alone, takes each category.
+
+        Here by scoring every changed world; a potential of local terms looks only at those concerned.
+        The worlds must be possible.
+        """
+        most = int(self.space.sizes.max())
+        found = values.new_empty((*values.shape[:2], len(groups), most), dtype=self.dtype)
+        for place, group in enumerate(groups.tolist()):
+            chosen = torch.full(values.shape[:2], group, device=values.device)
+            scores = self.evaluate_alternatives(values, chosen)
+            now = values[..., group].long()[..., None]
+            found[:, :, place] = scores - scores.gather(2, now)
+        return found
+
+    def ties(self, free: Bool[Tensor, " groups"]) -> Ties | None:
+        """The pairs of free groups that one term or another depends on together, each at least once.
+
+        None if nothing is known, and so any two may be tied. Groups that are not tied are independent
+        given the others, and can be redrawn at once.
+        """
+        return None
+
     def violations_of(self, values: Values) -> Float[Tensor, "levels chains"]:
         """How much forbids each world: 0 where the score is finite.
 
@@ -107,6 +130,17 @@ class BasePotential(nn.Module, ABC):
                 highest, values.scatter(2, groups[..., None], category.to(values.dtype))
             )
         return scores
+
+    @torch.no_grad()
+    def score_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
+        """`evaluate_changes`, checked; no graph is kept."""
+        self._check_values(values)
+        changes = self.evaluate_changes(values, groups)
+        highest = (
+            changes.flatten(2).amax(-1) if len(groups) else changes.new_zeros(values.shape[:2])
+        )
+        self._check_scores(highest, values, "a change of score that is ")
+        return changes
 
     def _check_values(self, values: Tensor) -> None:
         expected = (self.levels, self.space.groups)

@@ -2,7 +2,21 @@
 
 import time
 
-from nmln.types import Alternatives, Evaluations, Groups, Potential, Scores, Slopes, Values
+from jaxtyping import Int64
+from torch import Tensor
+
+from nmln.files import InputError
+from nmln.potentials.base import BasePotential
+from nmln.types import (
+    Alternatives,
+    Changes,
+    Evaluations,
+    Groups,
+    Potential,
+    Scores,
+    Slopes,
+    Values,
+)
 
 
 class Counted:
@@ -38,6 +52,18 @@ class Counted:
         worlds = scores.numel() if space is None else int(space.sizes[groups.cpu()].sum())
         self._add(worlds, 0, start)
         return scores
+
+    def score_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
+        if not isinstance(self.potential, BasePotential):
+            raise InputError(
+                "this kernel asks for changes of many groups at once, which only potentials of nmln can "
+                "tell. Wrap your function in a OneHotPotential or a ValuesPotential."
+            )
+        start = time.perf_counter()
+        changes = self.potential.score_changes(values, groups)
+        sizes = int(self.potential.space.sizes[groups.cpu()].sum())
+        self._add(values.shape[0] * values.shape[1] * sizes, 0, start)
+        return changes
 
     def _add(self, scores: int, slopes: int, start: float) -> None:
         before, taken = self.evaluations, time.perf_counter() - start

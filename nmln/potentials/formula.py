@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
 from nmln.files import InputError
@@ -11,7 +11,7 @@ from nmln.logic import WeightedFormula, expand_templates, resolve
 from nmln.potentials.base import BasePotential
 from nmln.potentials.grounding import Grounding
 from nmln.space import Space
-from nmln.types import Scores, Slopes, Values
+from nmln.types import Changes, Scores, Slopes, Ties, Values
 
 
 class FormulaPotential(BasePotential):
@@ -114,6 +114,33 @@ class FormulaPotential(BasePotential):
             for grounding in self._hard:
                 grounding.add_differences(worlds, mild.repeat_interleave(chains), slopes)
         return self.evaluate(values), slopes.unflatten(0, values.shape[:2])
+
+    @torch.no_grad()
+    def evaluate_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
+        dtype, chains = self.weights.dtype, values.shape[1]
+        worlds, most = values.flatten(0, 1), int(self.space.sizes.max())
+        changes = torch.zeros(len(worlds), len(groups), most, dtype=dtype, device=values.device)
+        strengths = self.weights.new_tensor(self.strengths)
+        for index, grounding in enumerate(self._soft):
+            weight = self.weights[:, index] * strengths
+            grounding.add_changes(worlds, groups, weight.repeat_interleave(chains), changes)
+        if self._hard:
+            true = torch.zeros_like(changes)
+            for grounding in self._hard:
+                grounding.add_changes(worlds, groups, true.new_ones(len(worlds)), true)
+            cost = (self.penalty * strengths).repeat_interleave(chains)[:, None, None]
+            strict = (strengths == 1).repeat_interleave(chains)[:, None, None]
+            changes = (changes + cost * true).masked_fill(strict & (true < 0), float("-inf"))
+        exists = torch.arange(most) < self.space.sizes[groups][:, None]
+        changes = changes.masked_fill(~exists.to(values.device), float("-inf"))
+        return changes.unflatten(0, values.shape[:2])
+
+    def ties(self, free: Bool[Tensor, " groups"]) -> Ties | None:
+        found = [grounding.ties(free) for grounding in (*self._soft, *self._hard)]
+        known = [ties for ties in found if ties is not None]
+        if len(known) < len(found):
+            return None
+        return torch.cat([torch.zeros(2, 0, dtype=torch.int64), *known], dim=1).unique(dim=1)
 
 
 def constraint(

@@ -33,6 +33,7 @@ from nmln.logic import (
 from nmln.space import Space
 
 _AT_ONCE = 2**23  # truth values held at a time
+_MOST_TIES = 2**23  # pairs of groups in one grounding that are worth listing
 _MOST = 2**26  # rows, with quantified variables, that the tables of a formula may have
 
 
@@ -213,6 +214,64 @@ class Grounding:
                 entry = (self.space.offsets[group[pairs]][:, None] + category)[exists]
                 index = entry.to(worlds.device).expand(len(change), -1)
                 slopes[part].scatter_add_(1, index, change[:, exists.to(worlds.device)])
+
+    @cached_property
+    def _by_group(self) -> tuple[Int64[Tensor, " pairs"], Int64[Tensor, " pairs"]]:
+        """The same pairs in the order of the groups."""
+        grounding, group = self._pairs
+        order = group.argsort(stable=True)
+        return grounding[order], group[order]
+
+    def _pairs_of(
+        self, groups: Int64[Tensor, " some"]
+    ) -> tuple[Int64[Tensor, " pairs"], Int64[Tensor, " pairs"]]:
+        """The groundings that some groups occur in, and which of these groups it is each time."""
+        grounding, group = self._by_group
+        first = torch.searchsorted(group, groups)
+        count = torch.searchsorted(group, groups, right=True) - first
+        place = torch.arange(len(groups)).repeat_interleave(count)
+        start = (count.cumsum(0) - count)[place]
+        return grounding[first[place] + torch.arange(len(place)) - start], place
+
+    def add_changes(
+        self,
+        worlds: Integer[Tensor, "worlds groups"],
+        groups: Int64[Tensor, " some"],
+        weights: Float[Tensor, " worlds"],
+        changes: Float[Tensor, "worlds some most"],
+    ) -> None:
+        """Add weight times the change in the number of true groundings when one of the groups changes.
+
+        Looks only at the groundings that these groups occur in.
+        """
+        groups = groups.cpu()
+        grounding, place = self._pairs_of(groups)
+        if not len(place) or not len(worlds):
+            return
+        most = changes.shape[2]
+        each = most * self._room
+        for pairs in torch.arange(len(place)).split(max(1, _AT_ONCE // each)):
+            size = max(1, _AT_ONCE // (len(pairs) * each))
+            for rows in torch.arange(len(worlds)).split(size):
+                part = slice(int(rows[0]), int(rows[-1]) + 1)
+                grown = self._changes(worlds[part], grounding[pairs], groups[place[pairs]], most)
+                grown = grown.to(changes.dtype) * weights[part, None, None]
+                changes[part].index_add_(1, place[pairs].to(worlds.device), grown)
+
+    def ties(self, free: Bool[Tensor, " groups"]) -> Int64[Tensor, "2 ties"] | None:
+        """The pairs of free groups that occur in one grounding; None if they are too many to list."""
+        grounding, group = self._pairs
+        kept = free[group]
+        grounding, group = grounding[kept], group[kept]
+        _, row, count = grounding.unique_consecutive(return_inverse=True, return_counts=True)
+        if int((count**2).sum()) > _MOST_TIES:
+            return None
+        partners = count[row]
+        one = torch.arange(len(group)).repeat_interleave(partners)
+        first = (count.cumsum(0) - count)[row][one]
+        within = torch.arange(len(one)) - (partners.cumsum(0) - partners)[one]
+        pairs = torch.stack([group[one], group[first + within]])
+        return pairs[:, pairs[0] < pairs[1]].unique(dim=1)
 
     def _changes(
         self,

@@ -1,12 +1,12 @@
 """Independent groups: the base that a network corrects."""
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Generator, Tensor, nn
 
 from nmln.potentials.base import BasePotential
 from nmln.space import Space
-from nmln.types import Alternatives, Groups, Scores, Slopes, Values
+from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
 
 
 class IndependentPotential(BasePotential):
@@ -80,3 +80,16 @@ class IndependentPotential(BasePotential):
         change = rows.gather(2, entry) - rows.gather(2, now)
         whole = self.evaluate(values)[..., None] + change
         return whole.masked_fill(~exists, float("-inf"))
+
+    def evaluate_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
+        most = int(self.space.sizes.max())
+        category = torch.arange(most, device=values.device)
+        first = self.space.offsets[groups].to(values.device)[:, None]
+        exists = category < self.space.sizes[groups].to(values.device)[:, None]
+        numbers = self.table[:, (first + category).clamp(max=self.space.entries - 1)]
+        now = numbers[:, None].expand(-1, values.shape[1], -1, -1)
+        current = now.gather(3, values[..., groups].long()[..., None])
+        return (now - current).masked_fill(~exists, float("-inf"))
+
+    def ties(self, free: Bool[Tensor, " groups"]) -> Ties:
+        return torch.zeros(2, 0, dtype=torch.int64)

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from jaxtyping import Float, Integer
+from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
 from nmln.files import InputError
 from nmln.potentials.base import BasePotential
-from nmln.types import Alternatives, Groups, Scores, Slopes, Values
+from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,14 @@ class TemperedPotential(BasePotential):
         )
         divided = scores.view(*values.shape[:2], scores.shape[-1])
         return divided / self._divisor(scores)[:, None, None]
+
+    def evaluate_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
+        changes = self.potential.evaluate_changes(values.flatten(0, 1)[None], groups)
+        divided = changes.view(*values.shape[:2], *changes.shape[2:])
+        return divided / self._divisor(changes)[:, None, None, None]
+
+    def ties(self, free: Bool[Tensor, " groups"]) -> Ties | None:
+        return self.potential.ties(free)
 
     def violations_of(self, values: Values) -> Float[Tensor, "levels chains"]:
         return self.potential.violations_of(values.flatten(0, 1)[None]).view(values.shape[:2])

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
 from nmln.files import InputError
 from nmln.potentials.base import BasePotential
-from nmln.types import Alternatives, Groups, Scores, Slopes, Values
+from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
 
 
 class TotalPotential(BasePotential):
@@ -103,6 +103,20 @@ class TotalPotential(BasePotential):
             scores = _times(beta[:, None, None], found)
             total = total.index_add(0, torch.tensor(acts, device=values.device), scores)
         return total
+
+    def evaluate_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
+        shape = (*values.shape[:2], len(groups), int(self.space.sizes.max()))
+        total = torch.zeros(shape, dtype=self.dtype, device=values.device)
+        for part, beta, acts in self._each():
+            found = part.evaluate_changes(values[acts], groups).to(self.dtype)
+            changes = _times(beta[:, None, None, None], found)
+            total = total.index_add(0, torch.tensor(acts, device=values.device), changes)
+        return total
+
+    def ties(self, free: Bool[Tensor, " groups"]) -> Ties | None:
+        found = [part.ties(free) for part, _, _ in self._each()]
+        known = [ties for ties in found if ties is not None]
+        return torch.cat(known, dim=1) if len(known) == len(found) else None
 
     def violations_of(self, values: Values) -> Float[Tensor, "levels chains"]:
         total = torch.zeros(values.shape[:2], dtype=self.dtype, device=values.device)

@@ -345,6 +345,19 @@ def test_every_category_of_a_group_is_scored_as_if_alone(case: Case) -> None:
         assert torch.allclose(scores[..., category][exists], score(potential, changed)[exists])
 
 
+def test_changes_of_many_groups_are_differences_of_scores(case: Case) -> None:
+    potential, values = build(case), worlds(case)
+    groups = torch.randperm(case.space.groups, generator=Generator().manual_seed(7))[:5]
+    possible = score(potential, values) > float("-inf")
+    changes = potential.score_changes(values, groups)
+    for place, group in enumerate(groups):
+        chosen = torch.full((LEVELS, CHAINS), int(group))
+        with torch.no_grad():
+            scores = potential.score_alternatives(values, chosen)
+        expected = scores - scores.gather(2, values[..., group, None].long())
+        assert torch.allclose(changes[:, :, place][possible], expected[possible])
+
+
 def test_alternatives_pass_on_their_gradient(case: Case) -> None:
     potential, values = build(case), worlds(case)
     parameters = [p for p in potential.parameters() if p.requires_grad]
