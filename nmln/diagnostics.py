@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, isnan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -166,15 +166,27 @@ def _mixing(trace: Float[ndarray, "draws chains"], recording: Recording) -> Mixi
     )
 
 
-def effective_sample_size(trace: Float[ndarray, "draws chains"]) -> float:
-    """ArviZ's bulk effective sample size; NaN for a trace that never changes or is too short."""
+def effective_sample_size(
+    trace: Float[ndarray, "draws chains"], method: Literal["bulk", "mean"] = "bulk"
+) -> float:
+    """ArviZ's effective sample size; NaN for a trace that never changes or is too short.
+
+    `bulk` looks at ranks and says how well chains mix; `mean` is what the error of a mean follows from.
+    """
     if len(trace) < 4 or np.ptp(trace) == 0:
         return float("nan")
-    return float(_arviz().ess(np.ascontiguousarray(trace.T), method="bulk"))
+    return float(_arviz().ess(np.ascontiguousarray(trace.T), method=method))
 
 
 def rank_rhat(trace: Float[ndarray, "draws chains"]) -> float:
-    """ArviZ's rank-normalised R-hat; infinite if every chain stands still, and not all at one place."""
+    """ArviZ's rank-normalised R-hat; infinite if every chain stands still, and not all at one place.
+
+    The halves of a single chain are compared with each other, which is weak evidence: it says nothing of
+    what the chain has not seen.
+    """
+    if trace.shape[1] == 1:
+        half = len(trace) // 2
+        trace = np.concatenate([trace[:half], trace[half : 2 * half]], axis=1)
     if len(trace) < 4:
         return float("nan")
     if np.ptp(trace) == 0:

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import log
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int64, Integer
+from jaxtyping import Bool, Float64, Int64, Integer
 from torch import Tensor
 
 from nmln.files import InputError
@@ -170,3 +171,63 @@ class Evidence:
         refuse_overflow(self.number_of_worlds)
         ranks = self.ranks.to(values.device)[values + self.space.offsets.to(values.device)]
         return (ranks * strides(self.counts).to(values.device)).sum(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class VirtualEvidence:
+    """Reports that are right with some probability: each adds log p / (1 - p) to the score of its atom.
+
+    A report changes the odds of its atom by the factor p / (1 - p), as a witness would who says the
+    truth with probability p, whatever else is known. The probability of the atom does not become p:
+    that would be Jeffrey's rule, which asks for another factor.
+    """
+
+    space: Space
+    table: Float64[Tensor, " entries"]  # what is added to the score for every entry
+
+    @staticmethod
+    def none(space: Space) -> "VirtualEvidence":
+        """No report."""
+        return VirtualEvidence(space, torch.zeros(space.entries, dtype=torch.float64))
+
+    @staticmethod
+    def of(
+        space: Space,
+        reports: Iterable[tuple[Statement, float]],
+        evidence: Evidence | None = None,
+    ) -> "VirtualEvidence":
+        """Reports about different atoms; what `evidence` settles already is refused.
+
+        The error carries the position of the offending report as `index`.
+        """
+        listed = list(reports)
+        table = torch.zeros(space.entries, dtype=torch.float64)
+        first: dict[int, int] = {}
+        for row, (statement, probability) in enumerate(listed):
+            try:
+                entries, positive = locate(space, [statement])
+            except InputError as error:
+                error.index = row
+                raise
+            entry = int(entries[0])
+            if not 0 < probability < 1:
+                raise InputError(
+                    f"a report is right with a probability between 0 and 1, but {statement} has "
+                    f"{probability:g}. Write what is certain as a plain literal.",
+                    index=row,
+                )
+            if entry in first:
+                raise InputError(
+                    f"{statement} is reported twice, with {listed[first[entry]][1]:g} and "
+                    f"{probability:g}. Keep one; independent reports multiply their odds p / (1 - p).",
+                    index=row,
+                )
+            if evidence is not None and not bool(evidence.free[space.group_of_entry[entry]]):
+                raise InputError(
+                    f"{statement} is reported with {probability:g}, but the evidence settles it "
+                    "already. Remove one of the two.",
+                    index=row,
+                )
+            first[entry] = row
+            table[entry] = log(probability / (1 - probability)) * (1 if positive[0] else -1)
+        return VirtualEvidence(space, table)

@@ -11,12 +11,14 @@ from torch import Generator, Tensor
 
 from nmln.checkpoint import load_model, save_model
 from nmln.config import Config, configure, override
-from nmln.evidence import Evidence
+from nmln.evidence import Evidence, VirtualEvidence
 from nmln.files import InputError
 from nmln.formats.mln import Program, parse_mln
+from nmln.inference import Conditional
 from nmln.kernels.defaults import kernel_named
 from nmln.logic import WeightedFormula
 from nmln.noise import uniform
+from nmln.partition import ScaledPotential
 from nmln.potentials.base import BasePotential
 from nmln.potentials.bounded import BoundedPotential
 from nmln.potentials.formula import FormulaPotential
@@ -138,6 +140,37 @@ class Model:
             thin=thin,
             recorder=recorder,
         )
+
+    def given(
+        self,
+        evidence: Evidence | None = None,
+        virtual: VirtualEvidence | None = None,
+        formulas: Sequence[WeightedFormula] = (),
+    ) -> Conditional:
+        """The model's distribution given evidence, ready to be asked; formulas are added to it."""
+        return Conditional.of_levels(
+            self.level(-1),
+            self.method.sampled(self.potential),
+            self.method.ladder,
+            formulas,
+            evidence,
+            virtual,
+        )
+
+    def level(self, level: int) -> BasePotential:
+        """The potential of one level that chains run at, alone: it costs one level's time."""
+        temperatures = self.method.temperatures
+        if temperatures is not None:
+            return ScaledPotential(self.potential, [1 / temperatures.rates[level]])
+        if self.potential.levels == 1:
+            return self.potential
+        content = self.describe()
+        content["config"]["ladder"]["rates"] = [self.config.ladder.rates[level]]
+        potential = Model.described(content).potential
+        # Every level has parameters of its own: the first axis of each tensor counts the levels.
+        own = {name: tensor[[level]] for name, tensor in self.potential.state_dict().items()}
+        potential.load_state_dict(own)
+        return potential.to(self.potential.dtype)
 
     def save(self, path: str | Path) -> None:
         """Keep the model as a directory of tensors and JSON."""

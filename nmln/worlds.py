@@ -16,9 +16,9 @@ World = Integer[Tensor, " groups"]
 Statement = Literal | GroundAtom
 
 
-def ground_atoms(space: Space) -> Iterator[tuple[int, GroundAtom]]:
-    """Every ground atom of a space with its entry in the one-hot vector."""
-    for block in space.blocks:
+def ground_atoms(space: Space, predicate: str | None = None) -> Iterator[tuple[int, GroundAtom]]:
+    """Every ground atom of a space, or of one predicate, with its entry in the one-hot vector."""
+    for block in space.blocks if predicate is None else (space.block(predicate),):
         silent = block.attribute.silent
         chosen = [category for category in range(block.size) if category != silent]
         groups = np.repeat(np.arange(block.count), len(chosen))

@@ -9,6 +9,8 @@ from nmln import __version__
 from nmln.cli.common import explain, fail, warn
 from nmln.cli.data import data
 from nmln.cli.evaluate import evaluate
+from nmln.cli.infer import infer
+from nmln.cli.learn import learn
 from nmln.cli.likelihood import likelihood
 from nmln.cli.report import report
 from nmln.cli.reproduce import reproduce
@@ -37,6 +39,15 @@ app.command(
     'nmln sample runs/pubchem-10 --scaffold "c1ccccc1*"  |  '
     "nmln sample runs/mine --evidence known.db --seed 3"
 )(sample)
+app.command(
+    epilog="Examples:  nmln infer -i smokers.mln -e evidence.db -q 'Cancer,Friends/2' -o result.db  |  "
+    "nmln infer -i smokers.mln -e evidence.db --map  |  "
+    "nmln infer -i runs/mine -i extra.mln -q 'Smokes(Anna) ^ Smokes(Bob)' --closed '*'"
+)(infer)
+app.command(
+    epilog="Examples:  nmln learn -i smokers.mln -t train.db -o learned.mln  |  "
+    "nmln learn -i smokers.mln -t train.db --set model.potential=fragment -o runs/smokers"
+)(learn)
 app.command(epilog="Example:  nmln likelihood runs/pubchem-10 --steps 2000")(likelihood)
 app.command(epilog="Example:  nmln report runs/pubchem-10")(report)
 app.command(

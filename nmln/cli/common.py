@@ -114,3 +114,15 @@ def settings_in(given: list[str]) -> dict[str, Any]:
         except json.JSONDecodeError:
             changes[name.strip()] = value.strip()
     return changes
+
+
+@contextmanager
+def bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar that is told how much is done and of how much, while a terminal watches."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as shown:
+        task = shown.add_task(what, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)

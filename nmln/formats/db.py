@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Integer
 from torch import Tensor
 
-from nmln.evidence import Evidence
+from nmln.evidence import Evidence, VirtualEvidence
 from nmln.files import InputError, read_lines, write_lines
 from nmln.formats.grammar import parse
 from nmln.language import STRING_PATTERN, Domain, Language, predicate
@@ -166,16 +166,66 @@ def read_evidence(path: str | Path, space: Space, closed: Sequence[str] = ()) ->
 
     Predicates named in `closed` are closed: what is not listed of them is observed to be false.
     """
-    worlds = read_facts(path)
+    facts = _only_world(read_facts(path))
+    try:
+        return Evidence.of(space, facts.literals, closed)
+    except InputError as error:
+        raise facts.place(error) from None
+
+
+_REPORT = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s+(?=\S)(.*)")
+
+
+@dataclass
+class Known:
+    """What a file of evidence says: literals for certain, and reports that are right with a probability.
+
+    `0.8 smokes(Anna)` is a report.
+    """
+
+    facts: Facts
+    reports: Facts
+    probabilities: list[float]
+
+    def evidence(self, space: Space, closed: Sequence[str] = ()) -> Evidence:
+        """What is certain; of predicates named in `closed`, what is not listed is false."""
+        try:
+            return Evidence.of(space, self.facts.literals, closed)
+        except InputError as error:
+            raise self.facts.place(error) from None
+
+    def virtual(self, space: Space, evidence: Evidence) -> VirtualEvidence:
+        """What is reported."""
+        reports = zip(self.reports.literals, self.probabilities, strict=True)
+        try:
+            return VirtualEvidence.of(space, reports, evidence)
+        except InputError as error:
+            raise self.reports.place(error) from None
+
+
+def read_known(path: str | Path) -> Known:
+    """Literals and reports of a `.db` or `.nl` file about one world."""
+    certain: list[tuple[int, str]] = []
+    reported: list[tuple[int, str]] = []
+    probabilities: list[float] = []
+    for number, line in read_lines(path):
+        if match := _REPORT.fullmatch(line):
+            reported.append((number, match[2]))
+            probabilities.append(float(match[1]))
+        else:
+            certain.append((number, line))
+    style = _style(path)
+    facts = _only_world(parse_facts(certain, str(path), style))
+    return Known(facts, _only_world(parse_facts(reported, str(path), style)), probabilities)
+
+
+def _only_world(worlds: list[Facts]) -> Facts:
     if len(worlds) != 1:
         raise InputError(
             f"evidence is about one world, but {len(worlds)} are separated by '---'. Split the file.",
-            str(path),
+            worlds[0].source,
         )
-    try:
-        return Evidence.of(space, worlds[0].literals, closed)
-    except InputError as error:
-        raise worlds[0].place(error) from None
+    return worlds[0]
 
 
 def write_db(path: str | Path, space: Space, worlds: Integer[Tensor, "worlds groups"]) -> None:

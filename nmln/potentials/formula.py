@@ -1,6 +1,7 @@
 """The formula potential: weighted first-order logic, so that a Markov logic network is a model."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int64, Integer
@@ -9,9 +10,12 @@ from torch import Tensor, nn
 from nmln.files import InputError
 from nmln.logic import WeightedFormula, expand_templates, resolve
 from nmln.potentials.base import BasePotential
+from nmln.potentials.factors import Factors
 from nmln.potentials.grounding import Grounding
 from nmln.space import Space
 from nmln.types import Changes, Scores, Slopes, Ties, Values
+
+_FORBIDDING = 1e30  # a loss that no weight makes up for, and that can still be added
 
 
 class FormulaPotential(BasePotential):
@@ -63,14 +67,38 @@ class FormulaPotential(BasePotential):
         whole = WeightedFormula(sorted_, formula.weight, formula.hard, formula.templates)
         return expand_templates(whole, self.space.language, self.space.domain)
 
+    @cached_property
+    def _factors(self) -> Factors:
+        """The formulas whose groundings have small tables."""
+        every = enumerate((*self._soft, *self._hard))
+        return Factors(self.space, [(i, one) for i, one in every if Factors.suits(one)])
+
+    @cached_property
+    def _others(self) -> list[tuple[int, Grounding]]:
+        every = enumerate((*self._soft, *self._hard))
+        return [(i, one) for i, one in every if not Factors.suits(one)]
+
+    @property
+    def groundings(self) -> int:
+        """How many ground formulas there are."""
+        return sum(grounding.count for grounding in (*self._soft, *self._hard))
+
+    @property
+    def most(self) -> list[int]:
+        """How many groundings every soft formula has."""
+        return [grounding.count for grounding in self._soft]
+
     def counts(self, values: Values) -> Float[Tensor, "levels chains formulas"]:
         """The number of true groundings of every soft formula."""
-        return self._count(self._soft, values)
+        return self._count(values)[..., : len(self._soft)]
 
     def violations(self, values: Values) -> Float[Tensor, "levels chains formulas"]:
         """The number of false groundings of every hard formula."""
-        whole = torch.tensor([grounding.count for grounding in self._hard], device=values.device)
-        return whole - self._count(self._hard, values)
+        return self._violated(self._count(values))
+
+    def _violated(self, counts: Float[Tensor, "*batch formulas"]) -> Float[Tensor, "*batch hard"]:
+        whole = torch.tensor([grounding.count for grounding in self._hard], device=counts.device)
+        return whole - counts[..., len(self._soft) :]
 
     def violations_of(self, values: Values) -> Float[Tensor, "levels chains"]:
         strict = self.weights.new_tensor(self.strengths) == 1
@@ -83,57 +111,64 @@ class FormulaPotential(BasePotential):
         return [str(one) for one, count in zip(self.hard, found, strict=True) if count > 0]
 
     @torch.no_grad()
-    def _count(self, groundings: list[Grounding], values: Values) -> Tensor:
+    def _count(self, values: Values) -> Float[Tensor, "levels chains formulas"]:
+        """The number of true groundings of every formula, the hard ones last."""
         worlds = values.flatten(0, 1)
-        found = [grounding.counts(worlds) for grounding in groundings]
-        counts = torch.stack(found, 1) if found else worlds.new_zeros(len(worlds), 0)
+        counts = self._factors.counts(worlds, len(self._soft) + len(self._hard))
+        for index, grounding in self._others:
+            counts[:, index] = grounding.counts(worlds)
         return counts.to(self.weights.dtype).unflatten(0, values.shape[:2])
 
     def evaluate(self, values: Values) -> Scores:
+        counts, soft = self._count(values), len(self._soft)
         strengths = self.weights.new_tensor(self.strengths)
         scaled = self.weights * strengths[:, None]
-        scores = torch.einsum("lcf,lf->lc", self.counts(values), scaled)
+        scores = torch.einsum("lcf,lf->lc", counts[..., :soft], scaled)
         if not self._hard:
             return scores
-        violations = self.violations(values).sum(-1)
+        violations = self._violated(counts).sum(-1)
         mild = scores - self.penalty * strengths[:, None] * violations
         forbidden = (violations > 0) & (strengths == 1)[:, None]
         return mild.masked_fill(forbidden, float("-inf"))
 
     @torch.no_grad()
     def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
-        dtype, chains = self.weights.dtype, values.shape[1]
-        worlds = values.flatten(0, 1)
-        slopes = torch.zeros(len(worlds), self.space.entries, dtype=dtype, device=values.device)
-        strengths = self.weights.new_tensor(self.strengths)
-        for index, grounding in enumerate(self._soft):
-            weight = self.weights[:, index] * strengths
-            grounding.add_differences(worlds, weight.repeat_interleave(chains), slopes)
-        mild = self.penalty * strengths * (strengths < 1)
-        if bool((mild > 0).any()):
-            for grounding in self._hard:
-                grounding.add_differences(worlds, mild.repeat_interleave(chains), slopes)
+        worlds, space = values.flatten(0, 1), self.space
+        every, most = torch.arange(space.groups), int(space.sizes.max())
+        weights = self._all_weights()
+        strict = weights.new_tensor(self.strengths) == 1
+        weights[strict, len(self._soft) :] = 0  # where they forbid, they have no slope
+        weights = weights.repeat_interleave(values.shape[1], 0)
+        changes = torch.zeros(
+            len(worlds), space.groups, most, dtype=weights.dtype, device=values.device
+        )
+        self._factors.add_changes(worlds, every, weights, changes)
+        exists = (torch.arange(most) < space.sizes[:, None]).to(values.device)
+        slopes = changes[:, exists]  # groups in order, each with its categories: the entries
+        for index, grounding in self._others:
+            grounding.add_differences(worlds, weights[:, index], slopes)
         return self.evaluate(values), slopes.unflatten(0, values.shape[:2])
 
     @torch.no_grad()
     def evaluate_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
-        dtype, chains = self.weights.dtype, values.shape[1]
         worlds, most = values.flatten(0, 1), int(self.space.sizes.max())
-        changes = torch.zeros(len(worlds), len(groups), most, dtype=dtype, device=values.device)
-        strengths = self.weights.new_tensor(self.strengths)
-        for index, grounding in enumerate(self._soft):
-            weight = self.weights[:, index] * strengths
-            grounding.add_changes(worlds, groups, weight.repeat_interleave(chains), changes)
+        shape = (len(worlds), len(groups), most)
+        changes = torch.zeros(shape, dtype=self.weights.dtype, device=values.device)
+        weights = self._all_weights().repeat_interleave(values.shape[1], 0)
+        self._factors.add_changes(worlds, groups.cpu(), weights, changes)
+        for index, grounding in self._others:
+            grounding.add_changes(worlds, groups, weights[:, index], changes)
         if self._hard:
-            true = torch.zeros_like(changes)
-            for grounding in self._hard:
-                grounding.add_changes(worlds, groups, true.new_ones(len(worlds)), true)
-            cost = (self.penalty * strengths).repeat_interleave(chains)[:, None, None]
-            strict = (strengths == 1).repeat_interleave(chains)[:, None, None]
-            changes = (changes + cost * true).masked_fill(strict & (true < 0), float("-inf"))
+            changes = changes.masked_fill(changes < -_FORBIDDING / 2, float("-inf"))
         exists = torch.arange(most) < self.space.sizes[groups][:, None]
         changes = changes.masked_fill(~exists.to(values.device), float("-inf"))
         return changes.unflatten(0, values.shape[:2])
+
+    def _all_weights(self) -> Float[Tensor, "levels formulas"]:
+        """What a true grounding of every formula is worth at every level, the hard ones last."""
+        strengths = self.weights.new_tensor(self.strengths)[:, None]
+        hard = torch.where(strengths == 1, _FORBIDDING, self.penalty * strengths)
+        return torch.cat([self.weights * strengths, hard.expand(-1, len(self._hard))], dim=1)
 
     def ties(self, free: Bool[Tensor, " groups"]) -> Ties | None:
         found = [grounding.ties(free) for grounding in (*self._soft, *self._hard)]

@@ -10,7 +10,7 @@ from functools import cached_property, reduce
 from math import prod
 
 import torch
-from jaxtyping import Bool, Float, Int64, Integer
+from jaxtyping import Bool, Float, Int8, Int64, Integer
 from torch import Tensor
 
 from nmln.files import InputError
@@ -174,6 +174,63 @@ class Grounding:
                 )
             return truth
         return _CONNECTIVES[node.kind](inside)
+
+    # The truth of each grounding as a table over the categories of its groups.
+
+    @cached_property
+    def _distinct(self) -> Int64[Tensor, "groundings width"]:
+        """The groups of every grounding, each once, in order; -1 fills up."""
+        seen = [leaf.group.reshape(self.count, -1) for leaf in self._leaves]
+        listed = torch.cat([*seen, torch.full((self.count, 1), -1)], 1)
+        listed = listed.sort(1, descending=True).values
+        first = torch.ones_like(listed, dtype=torch.bool)
+        first[:, 1:] = listed[:, 1:] != listed[:, :-1]
+        listed = torch.where(first, listed, -1).sort(1, descending=True).values
+        return listed[:, : max(1, int((listed >= 0).sum(1).max()))]
+
+    @cached_property
+    def _strides(self) -> Int64[Tensor, "groundings width"]:
+        """What each group counts for in the table of its grounding."""
+        sizes = torch.where(self._distinct >= 0, self.space.sizes[self._distinct.clamp(min=0)], 1)
+        return sizes.cumprod(1) // sizes
+
+    def widest_table(self) -> int:
+        """How many combinations of categories the groups of a grounding have at the most.
+
+        Counted before anything is built, as if no group came twice.
+        """
+        return prod(
+            int(self.space.sizes[leaf.group.clamp(min=0)].max()) ** min(leaf.group[0].numel(), 60)
+            for leaf in self._leaves
+        )
+
+    def tables(
+        self, widest: int
+    ) -> tuple[
+        Int64[Tensor, "groundings width"],
+        Int64[Tensor, "groundings width"],
+        Int8[Tensor, "groundings codes"],
+    ]:
+        """The groups of every grounding, what each counts for, and the truth for every combination.
+
+        A combination has the place that is the sum of category times stride over the groups.
+        """
+        groups, strides = self._distinct, self._strides
+        sizes = torch.where(groups >= 0, self.space.sizes[groups.clamp(min=0)], 1)
+        codes = torch.arange(min(widest, int(sizes.prod(1).max())))
+        category = (codes[:, None, None] // strides) % sizes  # (codes, groundings, width)
+
+        def look_up(leaf: _Ground | _Fixed) -> Tensor:
+            if isinstance(leaf, _Fixed):
+                return leaf.truth[None]
+            flat, wanted = (part.reshape(self.count, -1) for part in (leaf.group, leaf.category))
+            slot = (groups[:, None] == flat[..., None]).int().argmax(-1)
+            held = category.gather(2, slot.expand(len(codes), -1, -1))
+            return ((held == wanted) & (flat >= 0)).reshape(len(codes), *leaf.group.shape)
+
+        truth = self._evaluate(self._root, look_up)
+        truth = truth.reshape(len(truth), self.count).expand(len(codes), -1)
+        return groups, strides, truth.T.to(torch.int8).contiguous()
 
     # What becomes of the groundings when one group takes another category.
 

@@ -20,7 +20,7 @@ from nmln.files import InputError, plain, write_lines
 from nmln.kernels.defaults import kernel_named
 from nmln.model import Model
 from nmln.molecules.likelihood import Structures, log_probabilities
-from nmln.partition import ScaledPotential, mbar, stepping_stone
+from nmln.partition import mbar, stepping_stone
 from nmln.partition.blocks import effective_size
 from nmln.partition.carrying import bennett, carry, draw_possible, log_mean_of
 from nmln.potentials.base import BasePotential
@@ -179,7 +179,7 @@ def measure(
     """The mean log-probability of worlds under a model, and of molecules if the worlds are some."""
     if not len(train):
         raise InputError("there are no worlds to measure the likelihood of.")
-    target = target_level(model)
+    target = model.level(-1)
     structures = [Structures.of(model.space, worlds) for worlds in (train, test) if molecules]
     found = estimate_log_z(model, train, chains, steps, sweeps, seed, progress)
 
@@ -194,31 +194,6 @@ def measure(
     whole = mean(train)
     assert whole is not None
     return Likelihood(len(train) + len(test), whole, mean(test), *of_molecules, partition=found)
-
-
-def target_level(model: Model) -> BasePotential:
-    """The potential of the target level alone, which costs one level's time to evaluate."""
-    return _alone(model, -1)
-
-
-def noisiest_level(model: Model) -> BasePotential:
-    """The potential of the noisiest or hottest level that chains run at, alone."""
-    return _alone(model, 0)
-
-
-def _alone(model: Model, level: int) -> BasePotential:
-    temperatures = model.method.temperatures
-    if temperatures is not None:
-        return ScaledPotential(model.potential, [1 / temperatures.rates[level]])
-    if model.potential.levels == 1:
-        return model.potential
-    content = model.describe()
-    content["config"]["ladder"]["rates"] = [model.config.ladder.rates[level]]
-    potential = Model.described(content).potential
-    # Every level has parameters of its own: the first axis of each tensor counts the levels.
-    own = {name: tensor[[level]] for name, tensor in model.potential.state_dict().items()}
-    potential.load_state_dict(own)
-    return potential.to(model.potential.dtype)
 
 
 # log Z, from both sides.
@@ -245,7 +220,7 @@ def estimate_log_z(
             raise InputError(f"{name} must be at least {least}, but is {number}.")
     rng = Generator().manual_seed(seed)
     kernel = kernel_named(model.config.chains.kernel, model.space)
-    noisiest = noisiest_level(model)
+    noisiest = model.level(0)
     corrupted = model.method.corrupt(model.space, worlds, rng)[:1]
     start = IndependentPotential.fit(model.space, corrupted).to(noisiest.dtype)
     done, total = 0, sweeps + 2 * steps

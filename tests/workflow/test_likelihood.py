@@ -165,12 +165,12 @@ def build(potential: str, formulas: str = FORMULAS, **ladder: object) -> tuple[M
 @pytest.mark.parametrize("potential", ["graph", "fragment", "deepset", "formula"])
 def test_a_level_alone_scores_as_it_does_among_the_others(potential: str) -> None:
     model, worlds = build(potential)
-    alone = likelihood.target_level(model)
+    alone = model.level(-1)
     assert alone.levels == 1
     wanted = model.potential.score(worlds.expand(2, -1, -1))
     torch.testing.assert_close(alone.score(worlds[None])[0], wanted[1])
     assert not torch.allclose(wanted[0], wanted[1])
-    noisiest = likelihood.noisiest_level(model)
+    noisiest = model.level(0)
     torch.testing.assert_close(noisiest.score(worlds[None])[0], wanted[0])
 
 

@@ -1,0 +1,178 @@
+"""`nmln infer`: probabilities, the most probable world and likelihoods, given evidence."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nmln.cli.common import Seed, bar, one_thread, warn
+from nmln.files import InputError
+
+if TYPE_CHECKING:
+    from nmln.inference import Answers, Best, LogProbabilities, Plan
+    from nmln.workflow.inference import Posed
+
+_SHOWN = 40  # answers printed; files have all
+
+
+def infer(
+    model: Annotated[
+        list[Path],
+        typer.Option(
+            "-i", "--input", help="A .mln file or the folder of a trained model; may be repeated."
+        ),
+    ],
+    query: Annotated[
+        str,
+        typer.Option("-q", "--query", help="Predicates, atoms and formulas: 'Cancer,Friends/2'."),
+    ] = "",
+    evidence: Annotated[
+        Path | None,
+        typer.Option("-e", "--evidence", help="A .db file; '0.8 Smokes(Anna)' is a report."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="A .db, .csv or .json file.")
+    ] = None,
+    closed: Annotated[
+        str,
+        typer.Option(
+            "-cw", "--closed", help="Predicates whose unlisted atoms are false; * for all."
+        ),
+    ] = "",
+    opened: Annotated[
+        str, typer.Option("-ow", "--open", help="Predicates that '*' leaves open.")
+    ] = "",
+    formula: Annotated[
+        list[str] | None, typer.Option(help="One more formula; may be repeated.")
+    ] = None,
+    most_probable: Annotated[
+        bool, typer.Option("--map", help="The most probable world instead of probabilities.")
+    ] = False,
+    likelihood: Annotated[
+        Path | None, typer.Option(help="log P of the worlds of this .db file instead.")
+    ] = None,
+    exact: Annotated[
+        bool | None,
+        typer.Option("--exact/--sample", help="Enumerate, or run chains; else what is quicker."),
+    ] = None,
+    error: Annotated[
+        float, typer.Option(help="Chains run until every standard error is so small.")
+    ] = 0.01,
+    sweeps: Annotated[int, typer.Option(min=4, help="At most so many sweeps.")] = 20_000,
+    burn_in: Annotated[int, typer.Option(min=0, help="Sweeps before the first is counted.")] = 100,
+    chains: Annotated[int, typer.Option(min=1, help="Independent replicas.")] = 40,
+    levels: Annotated[int, typer.Option(min=1, help="Temperatures of a .mln model.")] = 6,
+    hottest: Annotated[float, typer.Option(help="The highest of them; the lowest is 1.")] = 10.0,
+    kernel: Annotated[
+        str | None, typer.Option(help="How chains move; by default what suits the model.")
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Ask a model: the probability of atoms and formulas, given evidence.
+
+    Small spaces are enumerated, and the answers exact; otherwise chains run until the standard errors
+    are small, and say how far they are to be trusted. The evidence is open: what it does not list is
+    unknown, unless the predicate is closed.
+    """
+    one_thread()
+    from nmln.inference import Plan
+    from nmln.workflow import inference
+
+    if not (query.strip() or most_probable or likelihood is not None):
+        raise InputError(
+            "the query is empty. Name predicates, atoms or formulas, as in -q 'Cancer,Friends(Anna, x)'"
+            ", or ask for --map or --likelihood."
+        )
+    if sum((bool(query.strip()), most_probable, likelihood is not None)) > 1:
+        raise InputError("ask for one thing at a time: --query, --map or --likelihood.")
+    plan = Plan(chains, burn_in, sweeps, error, kernel=kernel)
+    posed = inference.pose(
+        model, evidence, query,
+        closed=_names(closed), opened=_names(opened), formulas=formula or (),
+        levels=levels, hottest=hottest,
+    )  # fmt: skip
+    typer.echo(str(posed), err=True)
+    if most_probable:
+        _world(posed, exact, seed, output)
+    elif likelihood is not None:
+        _likelihood(posed, likelihood, exact, seed, output)
+    else:
+        _answers(posed, query, plan, exact, seed, output)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _command() -> str:
+    return shlex.join(["nmln", *sys.argv[1:]])
+
+
+def _answers(
+    posed: "Posed", query: str, plan: "Plan", exact: bool | None, seed: int, output: Path | None
+) -> None:
+    from torch import Generator
+
+    from nmln.workflow import inference
+
+    with bar("answering") as tell:
+        answers = posed.conditional.marginals(
+            query, Generator().manual_seed(seed), plan=plan, exactly=exact, progress=tell
+        )
+    _tell(answers)
+    if output is not None:
+        inference.write_answers(output, answers, _command())
+        typer.echo(f"Written: {output}")
+
+
+def _tell(answers: "Answers") -> None:
+    for answer in answers.answers[:_SHOWN]:
+        typer.echo(str(answer))
+    if len(answers) > _SHOWN:
+        typer.echo(f"… and {len(answers) - _SHOWN:,} more; -o FILE keeps them all.")
+    typer.echo(answers.method)
+    for warning in answers.warnings:
+        warn(warning)
+
+
+def _world(posed: "Posed", exact: bool | None, seed: int, output: Path | None) -> None:
+    from torch import Generator
+
+    from nmln.workflow import inference
+    from nmln.worlds import to_text
+
+    with bar("searching") as tell:
+        best: Best = posed.conditional.most_probable(
+            Generator().manual_seed(seed), exactly=exact, progress=tell
+        )
+    if output is None:
+        typer.echo(to_text(posed.space, best.world))
+    typer.echo(f"{best.method} Its score is {best.score:.4f}.", err=output is None)
+    if output is not None:
+        inference.write_world(output, posed, best, _command())
+        typer.echo(f"Written: {output}")
+
+
+def _likelihood(
+    posed: "Posed", path: Path, exact: bool | None, seed: int, output: Path | None
+) -> None:
+    from torch import Generator
+
+    from nmln.formats.db import read_db
+    from nmln.workflow import inference
+
+    _, worlds = read_db(path, posed.space.language, posed.space.domain)
+    with bar("annealing") as tell:
+        found: LogProbabilities = posed.conditional.log_probability(
+            worlds, Generator().manual_seed(seed), exactly=exact, progress=tell
+        )
+    rows = zip(found.values.tolist(), found.least.tolist(), found.most.tolist(), strict=True)
+    for number, (value, least, most) in enumerate(list(rows)[:_SHOWN]):
+        between = "" if found.exact else f", between {least:.4f} and {most:.4f}"
+        typer.echo(f"world {number}: log P = {value:.4f}{between}")
+    typer.echo(found.method)
+    if output is not None:
+        inference.write_likelihoods(output, found)
+        typer.echo(f"Written: {output}")

@@ -1,0 +1,261 @@
+"""A distribution given evidence, ready to be asked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Integer
+from torch import Generator, Tensor
+
+from nmln.evidence import Evidence, VirtualEvidence
+from nmln.files import InputError
+from nmln.inference import exact, search
+from nmln.inference.answers import Answer, Answers
+from nmln.inference.chains import Plan, sampled
+from nmln.inference.exact import LIMIT, Progress, Statistic
+from nmln.inference.likelihood import LogProbabilities, estimated
+from nmln.inference.queries import Questions, read_queries
+from nmln.inference.search import Best
+from nmln.logic import WeightedFormula
+from nmln.noise import Ladder
+from nmln.potentials.base import BasePotential
+from nmln.potentials.formula import FormulaPotential
+from nmln.potentials.independent import IndependentPotential
+from nmln.potentials.tempered import Temperatures, TemperedPotential
+from nmln.potentials.total import TotalPotential
+from nmln.space import Space
+
+LEVELS, HOTTEST = 6, 10.0
+SLOW_LIMIT = 2**16  # worlds enumerated without being asked to, where a network scores them
+_ALMOST = (
+    1 - 2**-20
+)  # a strength at which hard formulas cost their penalty, and weights all but count
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """The worlds that agree with evidence, with their probabilities under a model.
+
+    Made by `of_formulas`, `of_potential`, or `Model.given`. `potential` has every level that chains run
+    at, `target` the last one alone, and `crossable` is the target with hard formulas softened.
+    Everything is exact where at most `limit` worlds agree with the evidence, and sampled otherwise.
+    """
+
+    target: BasePotential
+    potential: BasePotential
+    crossable: BasePotential
+    evidence: Evidence
+    ladder: Ladder | Temperatures | None = None
+    limit: int = LIMIT
+
+    @property
+    def space(self) -> Space:
+        return self.target.space
+
+    @property
+    def enumerable(self) -> bool:
+        return self.evidence.number_of_worlds <= self.limit
+
+    @staticmethod
+    def of_formulas(
+        space: Space,
+        formulas: Sequence[WeightedFormula],
+        evidence: Evidence | None = None,
+        virtual: VirtualEvidence | None = None,
+        *,
+        levels: int = LEVELS,
+        hottest: float = HOTTEST,
+    ) -> "Conditional":
+        """A Markov logic network. Chains run at `levels` temperatures from `hottest` down to 1.
+
+        At temperatures above 1 a violated hard formula costs a finite penalty, so that chains can cross.
+        """
+        ladder = Temperatures.geometric(hottest, levels)
+        strengths = [1 / temperature for temperature in ladder]
+        penalty = _penalty(formulas)
+
+        def build(some: Sequence[float]) -> BasePotential:
+            return FormulaPotential(
+                space, formulas, len(some), strengths=some, penalty=penalty, dtype=torch.float64
+            )
+
+        return Conditional._of(
+            build([1.0]), build(strengths), build([_ALMOST]), strengths, evidence, virtual, ladder
+        )
+
+    @staticmethod
+    def of_potential(
+        potential: BasePotential,
+        evidence: Evidence | None = None,
+        virtual: VirtualEvidence | None = None,
+        *,
+        levels: int = LEVELS,
+        hottest: float = HOTTEST,
+    ) -> "Conditional":
+        """Any potential of one level, at several temperatures."""
+        ladder = Temperatures.geometric(hottest, levels)
+        strengths = [1 / temperature for temperature in ladder]
+        tempered = TemperedPotential(potential, ladder)
+        return Conditional._of(potential, tempered, potential, strengths, evidence, virtual, ladder)
+
+    @staticmethod
+    def of_levels(
+        target: BasePotential,
+        potential: BasePotential,
+        ladder: Ladder | Temperatures,
+        formulas: Sequence[WeightedFormula] = (),
+        evidence: Evidence | None = None,
+        virtual: VirtualEvidence | None = None,
+    ) -> "Conditional":
+        """A trained model with a potential for every level, and formulas added to it.
+
+        Formulas act in full at the target, weaker the noisier the level.
+        """
+        space, levels = target.space, potential.levels
+        strengths = [1.0] * levels
+        crossable = target
+        if formulas:
+            rising = [(level + 1) / levels for level in range(levels)]
+            penalty = _penalty(formulas)
+
+            def build(some: Sequence[float]) -> BasePotential:
+                return FormulaPotential(space, formulas, len(some), strengths=some, penalty=penalty)
+
+            crossable = TotalPotential([target]).add(build([_ALMOST]))
+            target = TotalPotential([target]).add(build([1.0]))
+            potential = TotalPotential([potential]).add(build(rising))
+        return Conditional._of(target, potential, crossable, strengths, evidence, virtual, ladder)
+
+    @staticmethod
+    def _of(
+        target: BasePotential,
+        potential: BasePotential,
+        crossable: BasePotential,
+        strengths: Sequence[float],
+        evidence: Evidence | None,
+        virtual: VirtualEvidence | None,
+        ladder: Ladder | Temperatures | None,
+    ) -> "Conditional":
+        evidence = evidence or Evidence.none(target.space)
+        for name, given in (("evidence", evidence), ("virtual evidence", virtual)):
+            if given is not None and given.space != target.space:
+                raise InputError(f"this {name} is about another space than the model's.")
+        local = target.ties(evidence.free) is not None
+        if virtual is not None and bool(virtual.table.any()):
+            target = _with(target, virtual, [1.0])
+            crossable = _with(crossable, virtual, [1.0])
+            potential = _with(potential, virtual, strengths)
+        limit = LIMIT if local else SLOW_LIMIT
+        return Conditional(target, potential, crossable, evidence, ladder, limit)
+
+    def marginals(
+        self,
+        query: str,
+        rng: Generator | None = None,
+        *,
+        functions: Mapping[str, Statistic] | None = None,
+        plan: Plan | None = None,
+        exactly: bool | None = None,
+        progress: Progress | None = None,
+    ) -> Answers:
+        """The probability of every query in a text, and the mean of every function, given the evidence.
+
+        `exactly` True insists on enumeration, False on chains; None enumerates where that is quick.
+        """
+        questions = Questions(self.space, read_queries(query, self.space))
+        return self._ask(questions, functions or {}, rng, plan, exactly, progress)
+
+    def expectations(
+        self,
+        functions: Mapping[str, Statistic],
+        rng: Generator | None = None,
+        *,
+        plan: Plan | None = None,
+        exactly: bool | None = None,
+        progress: Progress | None = None,
+    ) -> Answers:
+        """The means of functions of worlds, each (levels, chains, groups) to (levels, chains)."""
+        if not functions:
+            raise InputError("there is no function to take the mean of. Give {'name': function}.")
+        return self._ask(Questions(self.space, ()), functions, rng, plan, exactly, progress)
+
+    def _ask(
+        self,
+        questions: Questions,
+        functions: Mapping[str, Statistic],
+        rng: Generator | None,
+        plan: Plan | None,
+        exactly: bool | None,
+        progress: Progress | None,
+    ) -> Answers:
+        if self._enumerate(exactly):
+            found = exact.enumerated(
+                self.target, self.evidence, questions, functions, limit=2**24, progress=progress
+            )
+            texts = [*(query.text for query in questions.queries), *functions]
+            numbers = torch.cat([found.probabilities, found.expectations]).tolist()
+            answers = tuple(Answer(*pair) for pair in zip(texts, numbers, strict=True))
+            return Answers(answers, f"Exact: {found.worlds:,} worlds enumerated.", (), found.log_z)
+        return sampled(
+            self.potential, self.evidence, self.ladder, questions, functions,
+            rng or Generator().manual_seed(0), plan or Plan(), progress,
+        )  # fmt: skip
+
+    def most_probable(
+        self,
+        rng: Generator | None = None,
+        *,
+        restarts: int = 50,
+        steps: int = 200,
+        exactly: bool | None = None,
+        progress: Progress | None = None,
+    ) -> Best:
+        """The most probable world given the evidence (MAP); hard formulas hold in it."""
+        if self._enumerate(exactly):
+            found = exact.enumerated(self.target, self.evidence, limit=2**24, progress=progress)
+            return Best(found.best, found.best_score, exact=True)
+        return search.searched(
+            self.target, self.crossable, self.evidence, rng or Generator().manual_seed(0),
+            restarts=restarts, steps=steps, progress=progress,
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def log_probability(
+        self,
+        worlds: Integer[Tensor, "worlds groups"],
+        rng: Generator | None = None,
+        *,
+        chains: int = 100,
+        steps: int = 300,
+        sweeps: int = 200,
+        exactly: bool | None = None,
+        progress: Progress | None = None,
+    ) -> LogProbabilities:
+        """log P of worlds given the evidence; minus infinity for those that it or a formula forbids."""
+        scores = self.target.score(worlds[None])[0].double()
+        scores = scores.masked_fill(~self.evidence.allows(worlds), float("-inf"))
+        if self._enumerate(exactly):
+            found = exact.enumerated(self.target, self.evidence, limit=2**24, progress=progress)
+            return LogProbabilities(scores, found.log_z, found.log_z)
+        low, high, low_error, high_error = estimated(
+            self.target, self.potential, self.evidence, rng or Generator().manual_seed(0),
+            chains=chains, steps=steps, sweeps=sweeps, progress=progress,
+        )  # fmt: skip
+        return LogProbabilities(scores, low, high, low_error, high_error, exact=False)
+
+    def _enumerate(self, exactly: bool | None) -> bool:
+        """Whether to enumerate; without a free group there is no other way."""
+        settled = not bool(self.evidence.free.any())
+        return settled or (self.enumerable if exactly is None else exactly)
+
+
+def _with(
+    potential: BasePotential, virtual: VirtualEvidence, strengths: Sequence[float]
+) -> BasePotential:
+    table = torch.tensor(strengths, dtype=torch.float64)[:, None] * virtual.table
+    return TotalPotential([potential]).add(IndependentPotential(potential.space, table))
+
+
+def _penalty(formulas: Sequence[WeightedFormula]) -> float:
+    """What a violated hard formula costs where chains may cross: more than any weight can pay."""
+    return 10.0 + 2 * max((abs(one.weight or 0.0) for one in formulas), default=0.0)

@@ -1,0 +1,104 @@
+"""Answers by enumeration: every world that the evidence allows, weighed by its probability."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from nmln.evidence import Evidence
+from nmln.files import InputError
+from nmln.inference.queries import Questions
+from nmln.potentials.base import BasePotential
+from nmln.types import Worlds
+
+LIMIT = 2**20
+"""Worlds that are enumerated without being asked to: seconds, where formulas score them."""
+
+_AT_ONCE = 2**14
+
+Statistic = Callable[[Tensor], Tensor]
+"""A number for every world: (levels, chains, groups) to (levels, chains)."""
+
+Progress = Callable[[int, int], None]
+"""Told how much is done, and of how much."""
+
+
+class Exact(NamedTuple):
+    """What enumeration found; `best` is the most probable world."""
+
+    log_z: float
+    probabilities: Float64[Tensor, " queries"]
+    expectations: Float64[Tensor, " functions"]
+    best: Worlds
+    best_score: float
+    worlds: int
+
+
+@torch.no_grad()
+def enumerated(
+    target: BasePotential,
+    evidence: Evidence,
+    questions: Questions | None = None,
+    functions: Mapping[str, Statistic] | None = None,
+    *,
+    limit: int = LIMIT,
+    progress: Progress | None = None,
+) -> Exact:
+    """Probabilities, expectations, log Z and the best world, exactly.
+
+    `target` has one level. Scores every world once; memory is bounded by the list of worlds.
+    """
+    worlds = evidence.enumerate(limit)
+    functions = functions or {}
+    counted = len(questions) if questions is not None else 0
+    sums = torch.zeros(counted + len(functions), dtype=torch.float64)
+    log_z, best, best_score = float("-inf"), worlds[0], float("-inf")
+    for start in range(0, len(worlds), _AT_ONCE):
+        some = worlds[start : start + _AT_ONCE]
+        scores = target.score(some[None])[0].double()
+        highest, place = scores.max(0)
+        if float(highest) > best_score:
+            best, best_score = some[int(place)], float(highest)
+        whole = float(torch.logaddexp(scores.logsumexp(0), torch.tensor(log_z).double()))
+        if whole > float("-inf"):
+            weights = (scores - whole).exp()
+            parts = [] if questions is None else [weights @ questions.truths(some).double()]
+            parts += [_mean(name, f, some, weights) for name, f in functions.items()]
+            sums = sums * torch.tensor(log_z - whole).double().exp() + torch.cat([*parts, sums[:0]])
+            log_z = whole
+        if progress is not None:
+            progress(min(start + _AT_ONCE, len(worlds)), len(worlds))
+    if best_score == float("-inf"):
+        raise InputError(impossible(target, evidence, worlds))
+    return Exact(log_z, sums[:counted], sums[counted:], best, best_score, len(worlds))
+
+
+def _mean(name: str, function: Statistic, worlds: Worlds, weights: Tensor) -> Tensor:
+    return (weights * numbers(name, function, worlds)).sum()[None]
+
+
+def numbers(name: str, function: Statistic, worlds: Worlds) -> Float64[Tensor, " worlds"]:
+    """What a function of the user's says of each world, checked."""
+    found = torch.as_tensor(function(worlds[None])).double()
+    if found.shape != (1, len(worlds)):
+        raise InputError(
+            f"the function {name!r} must give one number for every world, shape (1, {len(worlds)}) for "
+            f"values of shape {tuple(worlds[None].shape)}, but it gave {tuple(found.shape)}."
+        )
+    return found[0]
+
+
+def impossible(target: BasePotential, evidence: Evidence, worlds: Worlds) -> str:
+    """Why no world is left: a hard formula that every world violates, or that they clash together."""
+    violated: set[str] | None = None
+    for world in worlds[:256]:
+        found = set(target.forbidden_by(0, world))
+        violated = found if violated is None else violated & found
+    given = "the evidence leaves no world" if bool((~evidence.free).any()) else "no world is left"
+    if violated:
+        return f"{given} that satisfies the hard formula {min(violated)} Change one of the two."
+    names = target.forbidden_by(0, worlds[0])
+    told = f" One of them: {names[0]}" if names else ""
+    return f"{given} that satisfies all hard formulas together.{told}"
