@@ -21,6 +21,10 @@ _HOMES = {
     "to_text": "worlds",
     "true_atoms": "worlds",
     "Evidence": "evidence",
+    "VirtualEvidence": "evidence",
+    "Conditional": "inference",
+    "Plan": "inference",
+    "ColouredGibbs": "kernels.coloured",
     "Ladder": "noise",
     "corrupt": "noise",
     "uniform": "noise",
@@ -81,6 +85,7 @@ if TYPE_CHECKING:
     from nmln.diagnostics import diagnose as diagnose
     from nmln.evaluation import recall_curve as recall_curve
     from nmln.evidence import Evidence as Evidence
+    from nmln.evidence import VirtualEvidence as VirtualEvidence
     from nmln.files import InputError as InputError
     from nmln.formats.db import from_text as from_text
     from nmln.formats.db import read_db as read_db
@@ -93,7 +98,10 @@ if TYPE_CHECKING:
     from nmln.formats.mln import write_mln as write_mln
     from nmln.formats.triples import read_triples as read_triples
     from nmln.formats.triples import write_triples as write_triples
+    from nmln.inference import Conditional as Conditional
+    from nmln.inference import Plan as Plan
     from nmln.kernels.balanced import BalancedMetropolis as BalancedMetropolis
+    from nmln.kernels.coloured import ColouredGibbs as ColouredGibbs
     from nmln.kernels.combined import Composition as Composition
     from nmln.kernels.combined import Lazy as Lazy
     from nmln.kernels.combined import Mixture as Mixture

@@ -140,6 +140,8 @@ def sampled(
         f"Sampled: {plan.chains} chains{levels}, {done:,} sweeps after {plan.burn_in:,} of burn-in."
     )
     warned = warnings_about(answers, found.findings(), plan.error)
+    if plan.chains == 1:
+        warned.append("a single chain cannot show what it has never seen. Take several.")
     return Answers(answers, how, tuple(warned), diagnostics=found)
 
 

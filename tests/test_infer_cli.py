@@ -1,0 +1,220 @@
+"""`nmln infer` and `nmln learn`, as a user of Markov logic would call them."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from nmln.cli import app
+from nmln.files import InputError
+from nmln.formats.db import read_db
+from nmln.formats.mln import read_mln
+
+MODEL = """
+person = {Anna, Bob, Carl}
+Smokes(person)
+Cancer(person)
+Friends(person, person) symmetric irreflexive
+1.5 Smokes(x) => Cancer(x)
+1.1 Friends(x, y) => (Smokes(x) <=> Smokes(y))
+!(Cancer(x) ^ Friends(x, y) ^ Cancer(y) ^ !Smokes(x) ^ !Smokes(y)).
+"""
+EVIDENCE = "Friends(Anna, Bob)\n!Friends(Bob, Carl)\n0.8 Smokes(Anna)  // a report\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.mln").write_text(MODEL)
+    (tmp_path / "evidence.db").write_text(EVIDENCE)
+    return tmp_path
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def told(*arguments: str) -> str:
+    """What a mistake is answered with."""
+    result = run(*arguments)
+    assert isinstance(result.exception, InputError), result.output
+    message = str(result.exception)
+    assert "\n" not in message
+    return message
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def ask(*arguments: str) -> str:
+    result = run("infer", "-i", "model.mln", *arguments)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+def test_marginals_are_told_and_written(here: Path) -> None:
+    output = ask("-e", "evidence.db", "-q", "Cancer,Friends/2", "-o", "result.db")
+    assert "Exact: 128 worlds enumerated." in output
+    assert "7 groups are free" in output
+    lines = [line for line in (here / "result.db").read_text().splitlines() if line[:2] != "//"]
+    assert len(lines) == 6
+    values = {atom: float(value) for value, atom in (line.split(" ", 1) for line in lines)}
+    assert values["Friends(Anna, Bob)"] == 1
+    assert values["Friends(Bob, Carl)"] == 0
+    assert 0.5 < values["Cancer(Anna)"] < 1
+
+
+def test_the_formats_say_the_same_and_chains_agree(here: Path) -> None:
+    ask("-e", "evidence.db", "-q", "Cancer", "-o", "result.csv")
+    ask("-e", "evidence.db", "-q", "Cancer", "-o", "result.json")
+    ask("-e", "evidence.db", "-q", "Cancer", "--sample", "--error", "0.02", "-o", "chains.csv")
+    exact, sampled = (rows(here / name) for name in ("result.csv", "chains.csv"))
+    content = json.loads((here / "result.json").read_text())
+    assert content["command"].startswith("nmln")
+    for row, other, one in zip(exact, sampled, content["answers"], strict=True):
+        assert row["query"] == other["query"] == one["text"]
+        assert float(row["probability"]) == pytest.approx(one["value"], abs=1e-6)
+        assert row["exact"] == "true"
+        assert row["standard_error"] == ""
+        difference = abs(float(row["probability"]) - float(other["probability"]))
+        assert difference < 5 * max(float(other["standard_error"]), 1e-3)
+
+
+def test_the_same_seed_gives_the_same_answers(here: Path) -> None:
+    options = ("-q", "Smokes", "--sample", "--error", "0.05", "--chains", "5", "--levels", "2")
+    assert ask(*options, "--seed", "3") == ask(*options, "--seed", "3")
+    assert ask(*options, "--seed", "3") != ask(*options, "--seed", "4")
+
+
+def test_closed_and_open_predicates(here: Path) -> None:
+    open_world = ask("-e", "evidence.db", "-q", "Cancer(Carl)")
+    assert "Closed" not in open_world
+    closed = ask("-e", "evidence.db", "-q", "Cancer(Carl)", "-cw", "Friends")
+    assert "Closed: Friends." in closed
+    assert "6 groups are free" in closed
+    everything = ask("-e", "evidence.db", "-q", "Cancer(Carl)", "-cw", "*", "-ow", "Smokes")
+    assert "Closed: Friends." in everything
+    assert "6 groups are free" in everything
+    assert "3 groups are free" in ask("-q", "Cancer", "--closed", "*")
+
+
+def test_the_most_probable_world_and_its_likelihood(here: Path) -> None:
+    shown = ask("-e", "evidence.db", "--map")
+    assert "Friends(Anna, Bob)" in shown
+    assert "every world was looked at" in shown
+    assert "Written: best.db" in ask("-e", "evidence.db", "--map", "--sample", "-o", "best.db")
+    program = read_mln("model.mln")
+    _, worlds = read_db("best.db", program.language, program.domain)
+    assert len(worlds) == 1
+    assert "world 0: log P = -" in ask("--likelihood", "best.db")
+    sampled = ask("--likelihood", "best.db", "--sample", "-o", "likelihood.csv")
+    assert "log Z is between" in sampled
+    (row,) = rows(here / "likelihood.csv")
+    assert float(row["least"]) < float(row["log_probability"]) < float(row["most"])
+
+
+def test_formulas_are_added_up(here: Path) -> None:
+    (here / "more.mln").write_text("3 Smokes(Anna)\n")
+    plain, both = ask("-q", "Smokes(Anna)"), ask("-q", "Smokes(Anna)", "-i", "more.mln")
+    assert float(both.split("Smokes(Anna): ")[1][:6]) > float(plain.split("Smokes(Anna): ")[1][:6])
+    again = ask("-q", "Smokes(Anna)", "--formula", "3 Smokes(Anna)")
+    assert again.split("Smokes(Anna): ")[1] == both.split("Smokes(Anna): ")[1]
+
+
+def test_bad_input_gets_one_clear_line(here: Path) -> None:
+    model = ("infer", "-i", "model.mln")
+    assert "unknown predicate Cancr" in told(*model, "-q", "Cancr")
+    assert "the query is empty" in told(*model)
+    assert "the query is empty" in told(*model, "-q", " ")
+    assert "one thing at a time" in told(*model, "-q", "Cancer", "--map")
+    (here / "against.db").write_text(
+        "Cancer(Anna)\nFriends(Anna, Bob)\nCancer(Bob)\n!Smokes(Anna)\n!Smokes(Bob)\n"
+    )
+    assert "hard formula !(Cancer(x) ^" in told(*model, "-e", "against.db", "-q", "Smokes")
+    (here / "twice.db").write_text("0.8 Smokes(Anna)\n\n0.3 Smokes(Anna)\n")
+    message = told(*model, "-e", "twice.db", "-q", "Smokes")
+    assert message.startswith("twice.db:3: Smokes(Anna) is reported twice, with 0.8 and 0.3")
+    (here / "settled.db").write_text("!Smokes(Anna)\n0.3 Smokes(Anna)\n")
+    assert "settled.db:2: " in told(*model, "-e", "settled.db", "-q", "Smokes")
+    (here / "over.db").write_text("1.3 Smokes(Anna)\n")
+    assert "over.db:1: a report is right with" in told(*model, "-e", "over.db", "-q", "Smokes")
+    (here / "strange.db").write_text("Smokes(Zoe)\n")
+    assert "strange.db:1:" in told(*model, "-e", "strange.db", "-q", "Smokes")
+    assert "closed and open at once" in told(
+        *model, "-q", "Smokes", "-cw", "Cancer", "-ow", "Cancer"
+    )
+    assert "unknown predicate Drinks" in told(*model, "-q", "Smokes", "-cw", "Drinks")
+    assert "written as .db, .csv or .json" in told(*model, "-q", "Smokes", "-o", "out.txt")
+    assert "is neither" in told("infer", "-i", "nothing", "-q", "Smokes")
+    assert "no such file" in told("infer", "-i", "nothing.mln", "-q", "Smokes")
+    large = "person = {1, ..., 200000}\nFriends(person, person)\n1 Friends(x, y)\n"
+    (here / "large.mln").write_text(large)
+    assert "this domain is too large" in told("infer", "-i", "large.mln", "-q", "Friends")
+
+
+def test_it_runs_as_a_module_and_ends_without_a_traceback(here: Path) -> None:
+    def module(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "nmln", "infer", "-i", "model.mln", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert "Cancer(Anna): 0." in module("-q", "Cancer").stdout
+    wrong = module("-q", "Cancr")
+    assert wrong.returncode == 2
+    assert wrong.stderr.splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in wrong.stderr
+
+
+def test_weights_are_learned_and_written(here: Path) -> None:
+    (here / "train.db").write_text(
+        "\n---\n".join(
+            ["Smokes(Anna)\nCancer(Anna)\nFriends(Anna, Bob)\nSmokes(Bob)"] * 5
+            + ["Cancer(Carl)\nFriends(Bob, Carl)"] * 4
+            + ["Smokes(Carl)\nFriends(Anna, Bob)"] * 3
+        )
+    )
+    done = run("learn", "-i", "model.mln", "-t", "train.db", "-o", "learned.mln")
+    assert done.exit_code == 0, done.exception
+    assert "every world enumerated, log-likelihood -" in done.output
+    program = read_mln("learned.mln")
+    weights = [one.weight for one in program.formulas if not one.hard]
+    assert len(weights) == 2
+    assert all(weight is not None and abs(weight) < 5 for weight in weights)
+    assert sum(one.hard for one in program.formulas) == 1
+    assert "Cancer(Anna): 0." in run("infer", "-i", "learned.mln", "-q", "Cancer").output
+    sampled = run("learn", "-i", "model.mln", "-t", "train.db", "--sample", "--updates", "10")
+    assert "sampled by chains" in sampled.output
+    assert (here / "model-learned.mln").exists()
+
+
+def test_a_network_is_learned_where_it_is_named(here: Path) -> None:
+    (here / "train.db").write_text("\n---\n".join(["Smokes(Anna)\nCancer(Anna)"] * 6))
+    (here / "soft.mln").write_text("\n".join(MODEL.splitlines()[:-1]))
+    settings = ["model.potential=fragment", "training.steps=3", "training.processes=1"]
+    settings += ["ladder.rates=[0.2,0.02]", "chains.replicas=4", "training.batch=4"]
+    options = [part for setting in settings for part in ("--set", setting)]
+    done = run("learn", "-i", "soft.mln", "-t", "train.db", "-o", "run", *options)
+    assert done.exit_code == 0, done.exception
+    asked = run("infer", "-i", "run", "-q", "Cancer", "--formula", "!Smokes(Bob).")
+    assert asked.exit_code == 0, asked.exception
+    assert "Cancer(Anna): 0." in asked.output
+    assert (
+        "Smokes(Bob): 0.0000"
+        in run("infer", "-i", "run", "-q", "Smokes", "--formula", "!Smokes(Bob).").output
+    )
+
+
+def test_learning_refuses_what_it_cannot_use(here: Path) -> None:
+    (here / "train.db").write_text("Smokes(Anna)\n")
+    (here / "bare.mln").write_text("Smokes(person)\n")
+    learn = ("learn", "-t", "train.db")
+    assert "no formula in this file" in told(*learn, "-i", "bare.mln")
+    assert "written to a .mln file" in told(*learn, "-i", "model.mln", "-o", "out.db")
+    (here / "broken.db").write_text("Cancer(Anna)\nFriends(Anna, Bob)\nCancer(Bob)\n")
+    broken = told("learn", "-t", "broken.db", "-i", "model.mln")
+    assert "world 0 of the data violates the hard formula" in broken
