@@ -1,6 +1,6 @@
 """How long answers take: friends and smokers, a million worlds, and Gibbs sampling in classes.
 
-Seconds are CPU seconds of one thread. Gibbs in classes and systematic Gibbs take turns on the same chains.
+Seconds are CPU seconds of one thread. Gibbs in classes and one by one take turns on the same chains.
 """
 
 import time

@@ -25,6 +25,7 @@ from nmln.types import Kernel, Sweep
 
 COLOURED = "coloured"
 _FIRST_LOOK = 100  # sweeps after which the errors are looked at for the first time
+_MOVES = 10  # in a sweep, of kernels that change one group at a time
 _KEEP = 1000  # numbers kept of every trace
 
 
@@ -40,7 +41,7 @@ class Plan:
     burn_in: int = 100
     sweeps: int = 20_000  # at most, after the burn-in
     error: float | None = 0.01
-    moves: int = 1
+    moves: int | None = None  # in a sweep; 1 for Gibbs in classes, else 10
     kernel: str | None = None
 
     def __post_init__(self) -> None:
@@ -50,7 +51,7 @@ class Plan:
             ("sweeps", self.sweeps, 4),
             ("moves", self.moves, 1),
         ):
-            if number < least:
+            if number is not None and number < least:
                 raise InputError(f"{name} must be at least {least}, but is {number}.")
         if self.error is not None and not self.error > 0:
             raise InputError(f"the error to reach must be positive, but is {self.error}.")
@@ -116,6 +117,7 @@ def sampled(
     """
     kernel = kernel_for(potential, evidence, plan.kernel)
     start = uniform(potential.space, potential.levels, plan.chains, rng, evidence)
+    moves = plan.moves or (1 if isinstance(kernel, ColouredGibbs) else _MOVES)
     recorder, traces = Recorder(), Traces()
     total, look = plan.burn_in + plan.sweeps, _FIRST_LOOK
     texts = [*(query.text for query in questions.queries), *functions]
@@ -123,7 +125,7 @@ def sampled(
     done = 0
     for sweep in sample(
         potential, kernel, start, total, rng,
-        moves=plan.moves, burn_in=plan.burn_in, recorder=recorder, progress=progress, rescue=None,
+        moves=moves, burn_in=plan.burn_in, recorder=recorder, progress=progress, rescue=None,
     ):  # fmt: skip
         traces.add(_row(sweep, questions, functions))
         done = sweep.number - plan.burn_in

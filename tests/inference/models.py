@@ -30,7 +30,7 @@ link(node, node) symmetric irreflexive
 SPACE = Space(PROGRAM.language, {"node": ("0", "1", "2")})
 QUERY = (
     "type, mark, link, mark(0) ^ mark(1), mark(1) ^ link(1, 2), type(0, A) ^ type(1, A), "
-    "EXIST x mark(x), link(0, 1) v link(1, 2)"
+    "EXIST x mark(x), link(0, 1) v link(1, 2), mark(0) ^ !mark(2), type(1, B) v link(0, 2)"
 )
 
 
