@@ -93,7 +93,8 @@ def infer(
         closed=_names(closed), opened=_names(opened), formulas=formula or (),
         levels=levels, hottest=hottest,
     )  # fmt: skip
-    typer.echo(str(posed), err=True)
+    memory = posed.memory(chains)
+    typer.echo(f"{posed} About {max(1, memory // 2**20):,} MiB for the chains.", err=True)
     if most_probable:
         _world(posed, exact, seed, output)
     elif likelihood is not None:

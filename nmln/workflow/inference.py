@@ -23,6 +23,7 @@ from nmln.workflow.conditions import read_formula, read_formulas
 from nmln.worlds import true_atoms
 
 ALL = "*"
+_GROUNDING = 200  # bytes that a ground formula takes, with the tables of its truth
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,12 @@ class Posed:
     @property
     def space(self) -> Space:
         return self.conditional.space
+
+    def memory(self, chains: int) -> int:
+        """About how many bytes chains and tables will take, what networks need inside left out."""
+        worlds = chains * self.conditional.potential.levels
+        each = 4 * self.space.measure.bytes_one_hot + self.space.measure.bytes_per_world
+        return worlds * each + self.space.measure.bytes_tables + _GROUNDING * self.groundings
 
     def __str__(self) -> str:
         evidence = self.conditional.evidence
