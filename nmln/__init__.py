@@ -65,6 +65,8 @@ _HOMES = {
     "configure": "config",
     "recall_curve": "evaluation",
     "Molecules": "molecules.datasets",
+    "KnowledgeBase": "knowledge.data",
+    "KnowledgePotential": "knowledge.potential",
     "InputError": "files",
     "read_db": "formats.db",
     "read_evidence": "formats.db",
@@ -114,6 +116,8 @@ if TYPE_CHECKING:
     from nmln.kernels.metropolis import Metropolis as Metropolis
     from nmln.kernels.metropolised import MetropolisedGibbs as MetropolisedGibbs
     from nmln.kernels.path import PathAuxiliary as PathAuxiliary
+    from nmln.knowledge.data import KnowledgeBase as KnowledgeBase
+    from nmln.knowledge.potential import KnowledgePotential as KnowledgePotential
     from nmln.language import Attribute as Attribute
     from nmln.language import Language as Language
     from nmln.language import predicate as predicate

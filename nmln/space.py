@@ -107,7 +107,7 @@ class Space:
     ) -> None:
         self.language = language
         self.measure = measure(language, domain)
-        self._refuse_size(_machine_memory() // 2 if memory is None else memory)
+        self._refuse_size(machine_memory() // 2 if memory is None else memory)
         self.domain: dict[str, tuple[str, ...]] = _constants(language, domain)
         self.groups, self.entries = self.measure.groups, self.measure.entries
         if not self.groups:
@@ -439,7 +439,7 @@ def _existing(attribute: Attribute, shape: tuple[int, ...]) -> np.ndarray:
     return exists
 
 
-def _machine_memory() -> int:
+def machine_memory() -> int:
     """The physical memory in bytes; 16 GiB where the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

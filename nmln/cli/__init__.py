@@ -10,6 +10,7 @@ from nmln.cli.common import explain, fail, warn
 from nmln.cli.data import data
 from nmln.cli.evaluate import evaluate
 from nmln.cli.infer import infer
+from nmln.cli.kb import kb
 from nmln.cli.learn import learn
 from nmln.cli.likelihood import likelihood
 from nmln.cli.report import report
@@ -55,6 +56,7 @@ app.command(
     "--train train.smi --test test.smi  |  nmln evaluate counts.csv --run runs/pubchem-10 --no-fcd"
 )(evaluate)
 app.add_typer(data, name="data")
+app.add_typer(kb, name="kb")
 app.add_typer(reproduce, name="reproduce")
 
 

@@ -1,0 +1,1 @@
+"""Knowledge bases of triples: potentials with embeddings, training, filtered ranking, completion."""
