@@ -49,7 +49,13 @@ def likelihood(
         f"{part.low:.2f} +- {part.low_error:.2f}, from above {part.high:.2f} +- {part.high_error:.2f}; "
         f"{part.effective_size:.0f} of {chains} chains count)"
     )
-    if part.contradictory:
+    if part.missed:
+        warn(
+            f"the data alone add up to a log Z of {part.data:.2f}, more than the chains have found: they "
+            "never visit some worlds of much probability. What is told are upper bounds; train with more "
+            "moves a step, or for a shorter time."
+        )
+    elif part.contradictory:
         warn(
             "the estimate from below is above the one from above: the chains have not settled. Take "
             f"more sweeps, such as --sweeps {3 * sweeps}."

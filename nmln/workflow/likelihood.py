@@ -8,7 +8,7 @@ well, as they must to exchange worlds, which a way from noise straight to the ta
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -50,14 +50,26 @@ class LogZ:
     high: float
     high_error: float
     effective_size: float  # of the chains that were annealed to the noisiest level
+    data: float = float("-inf")  # what the data alone add up to: log Z is at least this
+
+    def with_data(self, data: float) -> "LogZ":
+        """The same, knowing that log Z is not below what the data alone add up to.
+
+        Chains that never find some of the data miss their part of Z; then this is the better value.
+        """
+        return replace(self, data=data, value=max(self.value, data))
+
+    @property
+    def missed(self) -> bool:
+        """Whether the data weigh more than the chains have found altogether."""
+        return self.data > max(self.high + 2 * self.high_error, self.low + 2 * self.low_error)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """From two errors below the low estimate to two errors above the high one."""
-        return (
-            min(self.low - 2 * self.low_error, self.value - 2 * self.error),
-            max(self.high + 2 * self.high_error, self.value + 2 * self.error),
-        )
+        """From two errors below the low estimate to two above the high one; never below `data`."""
+        least = min(self.low - 2 * self.low_error, self.value - 2 * self.error)
+        most = max(self.high + 2 * self.high_error, self.value + 2 * self.error)
+        return max(least, self.data), max(most, self.data)
 
     @property
     def contradictory(self) -> bool:
@@ -182,6 +194,7 @@ def measure(
     target = model.level(-1)
     structures = [Structures.of(model.space, worlds) for worlds in (train, test) if molecules]
     found = estimate_log_z(model, train, chains, steps, sweeps, seed, progress)
+    found = found.with_data(_weight_of_data(target, torch.cat([train, test]), structures))
 
     def mean(worlds: Tensor) -> Mean | None:
         scores = target.score(worlds[None])[0].double() if len(worlds) else torch.zeros(0)
@@ -194,6 +207,19 @@ def measure(
     whole = mean(train)
     assert whole is not None
     return Likelihood(len(train) + len(test), whole, mean(test), *of_molecules, partition=found)
+
+
+def _weight_of_data(
+    target: BasePotential, worlds: Integer[Tensor, "worlds groups"], structures: list[Structures]
+) -> float:
+    """The log of the sum of exp(score) over all different worlds of the data, a part of Z.
+
+    Molecules count with all of their worlds.
+    """
+    if structures:
+        parts = [log_probabilities(target, one, 0.0) for one in structures if one.molecules]
+        return float(torch.cat(parts).logsumexp(0))
+    return float(target.score(worlds.unique(dim=0)[None])[0].double().logsumexp(0))
 
 
 # log Z, from both sides.

@@ -10,7 +10,9 @@ import torch
 from nmln.cli.likelihood import likelihood as command
 from nmln.config import configure
 from nmln.files import InputError
-from nmln.formats.mln import parse_mln
+from nmln.formats.mln import parse_formula, parse_mln
+from nmln.language import Language, predicate
+from nmln.logic import WeightedFormula
 from nmln.model import Model
 from nmln.molecules.decoding import Decoder
 from nmln.molecules.likelihood import molecule_log_likelihood
@@ -231,3 +233,25 @@ def test_the_error_of_the_ratio_is_how_far_it_scatters() -> None:
     scatter = float(torch.tensor([value for value, _ in parts]).std())
     told = float(torch.tensor([error for _, error in parts]).mean())
     assert 0.7 < scatter / told < 1.4
+
+
+def test_log_z_is_never_below_what_the_data_alone_add_up_to() -> None:
+    plain = likelihood.LogZ(
+        1.0, 0.1, low=0.9, low_error=0.1, high=1.1, high_error=0.1, effective_size=9
+    )
+    below, above = plain.with_data(0.0), plain.with_data(3.0)
+    assert (below.value, below.missed, below.interval) == (1.0, False, plain.interval)
+    assert (above.value, above.missed, above.interval) == (3.0, True, (3.0, 3.2))
+
+
+def test_a_world_that_chains_never_find_is_noticed() -> None:
+    space = Space(Language(predicate("up", "site")), {"site": 16})
+    worlds = torch.ones(4, 16, dtype=space.dtype)  # all alike
+    config = configure({"model": {"potential": "formula", "base": False}, "training": {"steps": 0}})
+    every = parse_formula("FORALL x up(x)", space.language)
+    lonely = WeightedFormula(every.formula, 60.0)  # e^60 for one world of 65,536, and no way to it
+    model = Model.build(space, worlds, config, [lonely])
+    found = likelihood.measure(model, worlds, worlds[:0], chains=10, steps=5, sweeps=10)
+    assert found.partition.missed
+    assert found.partition.data == pytest.approx(60.0)
+    assert found.train <= 0, "no world is likelier than certain"
