@@ -51,9 +51,9 @@ def likelihood(
     )
     if part.missed:
         warn(
-            f"the data alone add up to a log Z of {part.data:.2f}, more than the chains have found: they "
-            "never visit some worlds of much probability. What is told are upper bounds; train with more "
-            "moves a step, or for a shorter time."
+            f"the data alone add up to a log Z of {part.data:.2f}, more than the chains have found: "
+            "they never visit some worlds of much probability. What is told are upper bounds; train "
+            "with more moves a step, or for a shorter time."
         )
     elif part.contradictory:
         warn(
