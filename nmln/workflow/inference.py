@@ -139,7 +139,7 @@ def _closed(space: Space, query: str, closed: Sequence[str], opened: Sequence[st
             space.language[name]  # refuses what does not exist
     if both := set(closed) & set(opened):
         raise InputError(f"{min(both)} cannot be closed and open at once. Name it once.")
-    asked = _predicates(space, query) if query.strip() else set()
+    asked = _predicates(space, query) if ALL in closed and query.strip() else set()
     names = []
     for block in space.blocks:
         attribute = block.attribute

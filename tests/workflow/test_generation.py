@@ -1,7 +1,6 @@
-"""Molecules by the million, in small: files, resuming, several parts, scaffolds, formulas."""
+"""Molecules by the million, in small: files, resuming, several parts."""
 
 import gzip
-import json
 import random
 import signal
 import subprocess
@@ -15,53 +14,12 @@ import pytest
 import torch
 
 from nmln.cli import main
-from nmln.config import configure
 from nmln.diagnostics import Diagnostics
-from nmln.evidence import Evidence
 from nmln.files import InputError, InterruptedRunError, only_one
-from nmln.model import Model
-from nmln.molecules import datasets
-from nmln.molecules.chemistry import ATOM, BOND, BONDS
-from nmln.molecules.scaffolds import scaffold_evidence
 from nmln.workflow import generation, rows, sampling
-from nmln.workflow.conditions import Conditions, read_formula
-from nmln.workflow.generation import Job, Settings
+from tests.workflow.sampling_runs import begin, files, finished, make_run, read, run, summary
 
-SMILES = ["CCOCC", "CCNCC", "CC(C)CO", "C1CC1CO", "CC(=O)CO", "OCCCN", "C#CCCO", "COCOC"]
-
-
-def make_run(folder: Path, seed: int = 0, smiles: list[str] = SMILES) -> Path:
-    """The folder of a run whose model has learned nothing but marginals."""
-    folder.mkdir(parents=True)
-    path = folder / "molecules.smi"
-    path.write_text("\n".join(smiles))
-    found = datasets.load(path)
-    config = configure(
-        {
-            "ladder": {"rates": [0.2, 0.02]},
-            "model": {"layers": 1, "hidden": 4, "seed": seed},
-            "chains": {"moves": 2},
-        }
-    )
-    model = Model.build(found.space, found.worlds, config)
-    model.save(folder / "model")
-    content = {**model.describe(), "kind": "molecules"}
-    (folder / "config.json").write_text(json.dumps(content))
-    return folder
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run; its figures are left out, because each takes seconds to draw."""
-    monkeypatch.setattr(generation, "write_summary", lambda *_: [])
-    return make_run(tmp_path / "run")
-
-
-def begin(run: Path, name: str, **wishes: Any) -> Job:
-    options = {"count": 105, "chains": 10, "burn_in": 3, "thin": 2, **wishes}  # 25 sweeps
-    parts = options.pop("parts", 1)
-    opened, wish = sampling.open_run(run), sampling.Wish(**options)
-    return sampling.begin_molecules(opened, wish, run.parent / name, parts=parts)
+__all__ = ["run"]  # a fixture
 
 
 def test_two_do_not_sample_into_one_folder(run: Path) -> None:
@@ -73,27 +31,6 @@ def test_two_do_not_sample_into_one_folder(run: Path) -> None:
         generation.work(job)
     generation.work(job)
     generation.finish(job)
-
-
-def finished(run: Path, name: str, **wishes: Any) -> Path:
-    job = begin(run, name, **wishes)
-    generation.work(job)
-    generation.finish(job)
-    return job.folder
-
-
-def read(folder: Path) -> list[tuple[int, int, str, str]]:
-    return list(rows.read_rows(folder / "samples.csv.gz"))
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    """Everything that must not depend on when a run was stopped."""
-    names = ["samples.csv.gz", *(path.name for path in folder.glob("counts*.csv"))]
-    return {name: (folder / name).read_bytes() for name in sorted(names)}
-
-
-def summary(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "sampling.json").read_text())
 
 
 # Files.
@@ -293,119 +230,6 @@ def test_memory_does_not_grow_with_the_number_of_sweeps(
     assert kept.recorder is not None
     assert kept.recorder.seen == 80
     assert len(kept.recorder.recording().walkers) <= 10
-
-
-# Scaffolds and formulas.
-
-
-def worlds(job: Job, level: int = -1) -> torch.Tensor:
-    rng = torch.Generator().manual_seed(0)
-    return torch.cat([sweep.state.values[level] for sweep in generation.chains_of(job, 0, rng)])
-
-
-def atoms_and_bonds(job: Job, world: torch.Tensor) -> tuple[list[str], dict[tuple[int, int], str]]:
-    space = job.model.space
-    kinds = space.language[ATOM].values
-    names = [kinds[value] for value in world[space.block(ATOM).groups].tolist()]
-    table, values = space.table(BOND), world[space.block(BOND).groups].tolist()
-    nodes = range(len(names))
-    found = {(i, j): BONDS[values[table[i, j]]] for i in nodes for j in nodes if i != j}
-    return names, found
-
-
-def joined_oxygens(job: Job, world: torch.Tensor) -> bool:
-    names, bonds = atoms_and_bonds(job, world)
-    return any(b != "none" and names[i] == names[j] == "O" for (i, j), b in bonds.items())
-
-
-def test_every_sample_contains_the_scaffold_and_closed_atoms_stay_closed(run: Path) -> None:
-    job = begin(run, "out", count=300, scaffold="C1C(*)O1")
-    for level in range(2):
-        for world in worlds(job, level):
-            names, bonds = atoms_and_bonds(job, world)
-            assert names[:3] == ["C", "C", "O"]
-            assert [bonds[0, 1], bonds[1, 2], bonds[0, 2]] == ["single"] * 3
-            assert {bonds[i, j] for i in (0, 2) for j in (3, 4)} == {"none"}
-    generation.work(job)
-    generation.finish(job)
-    valid = [smiles for *_, smiles in read(job.folder) if smiles]
-    assert valid
-    assert summary(job.folder)["scaffold"] == "C1C(*)O1"
-
-
-OXYGENS = [f"!(atom(x, O) ^ atom(y, O) ^ bond(x, y, {kind}))." for kind in BONDS[1:]]
-
-
-@pytest.mark.parametrize(
-    "formulas", [OXYGENS, ["atom(x, O) ^ atom(y, O) ^ x != y => bond(x, y, none)."]]
-)
-def test_every_sample_obeys_hard_formulas(run: Path, formulas: list[str]) -> None:
-    job = begin(run, "out", count=1500, chains=100, formulas=formulas)
-    found = worlds(job)
-    assert not any(joined_oxygens(job, world) for world in found)
-    assert any(atoms_and_bonds(job, world)[0].count("O") > 1 for world in found)
-
-
-def test_without_them_some_do_not(run: Path) -> None:
-    job = begin(run, "out", count=1500, chains=100)
-    assert any(joined_oxygens(job, world) for world in worlds(job))
-
-
-def test_scaffold_formulas_and_evidence_hold_together(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "known.db").write_text("atom(4, O)\n")
-    (tmp_path / "rules.mln").write_text("// no two oxygens bonded\n" + "\n".join(OXYGENS[1:]))
-    job = begin(
-        run,
-        "out",
-        count=300,
-        scaffold="CO*",
-        evidence=tmp_path / "known.db",
-        formulas=OXYGENS[:1],
-        formula_files=[tmp_path / "rules.mln"],
-    )
-    assert len(job.settings.formulas) == 3
-    for world in worlds(job):
-        names, bonds = atoms_and_bonds(job, world)
-        assert names[:2] == ["C", "O"]
-        assert names[4] == "O"
-        assert bonds[0, 1] == "single"
-        assert not joined_oxygens(job, world)
-    resumed = generation.resume(job.folder, job.model).settings.conditions(job.model.space)
-    asked = job.settings.conditions(job.model.space)
-    assert resumed.formulas == asked.formulas
-    assert isinstance(asked.evidence, Evidence)
-    again = scaffold_evidence(job.model.space, "CO*").allowed
-    assert not bool((asked.evidence.allowed & ~again).any())
-
-
-def small_job(tmp_path: Path, formulas: tuple[str, ...]) -> Job:
-    run = make_run(tmp_path / f"small{len(formulas)}", smiles=["COC", "CCO", "OCO", "CCC"])
-    model = sampling.load(run)
-    conditions = Conditions(None, tuple(read_formula(model.space, text) for text in formulas))
-    settings = Settings.of(model, conditions, 16_000, chains=400, burn_in=20)
-    return Job(tmp_path / "out", model, settings)
-
-
-def test_a_weighted_formula_shifts_the_distribution_as_reweighting_does(tmp_path: Path) -> None:
-    """512 worlds of 3 atoms: the mean number of oxygens and of bonds at oxygens, exactly."""
-    formula = "1.2 atom(x, O) ^ bond(x, y, single)"
-    job = small_job(tmp_path, (formula,))
-    every = Evidence.none(job.model.space).enumerate()
-    with torch.no_grad():
-        plain = job.model.potential.score(every.expand(2, -1, -1))[-1].double()
-
-    def groundings(world: torch.Tensor) -> int:
-        names, bonds = atoms_and_bonds(job, world)
-        return sum(bond == "single" and names[i] == "O" for (i, _), bond in bonds.items())
-
-    counts = torch.tensor([groundings(world) for world in every]).double()
-    exact = float((plain + 1.2 * counts).softmax(0) @ counts)
-    unweighted = float(plain.softmax(0) @ counts)
-    index = Evidence.none(job.model.space).index(worlds(job)).view(-1, 400)[20:]
-    by_chain = counts[index].mean(0)  # chains are independent
-    error = float(by_chain.std() / 400**0.5)
-    assert abs(float(by_chain.mean()) - exact) < 4.5 * error
-    assert abs(float(by_chain.mean()) - unweighted) > 20 * error
 
 
 # As a user starts it.

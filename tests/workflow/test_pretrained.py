@@ -13,7 +13,7 @@ from nmln.cli import main as command
 from nmln.files import InputError
 from nmln.molecules import datasets
 from nmln.workflow import evaluation, generation, sampling
-from tests.workflow.test_generation import make_run
+from tests.workflow.sampling_runs import make_run
 
 
 def main(words: list[str]) -> int:

@@ -1,0 +1,70 @@
+"""Runs to sample from that take no training, and what sampling them has written."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmln.config import configure
+from nmln.model import Model
+from nmln.molecules import datasets
+from nmln.workflow import generation, rows, sampling
+from nmln.workflow.generation import Job
+
+SMILES = ["CCOCC", "CCNCC", "CC(C)CO", "C1CC1CO", "CC(=O)CO", "OCCCN", "C#CCCO", "COCOC"]
+
+
+def make_run(folder: Path, seed: int = 0, smiles: list[str] = SMILES) -> Path:
+    """The folder of a run whose model has learned nothing but marginals."""
+    folder.mkdir(parents=True)
+    path = folder / "molecules.smi"
+    path.write_text("\n".join(smiles))
+    found = datasets.load(path)
+    config = configure(
+        {
+            "ladder": {"rates": [0.2, 0.02]},
+            "model": {"layers": 1, "hidden": 4, "seed": seed},
+            "chains": {"moves": 2},
+        }
+    )
+    model = Model.build(found.space, found.worlds, config)
+    model.save(folder / "model")
+    content = {**model.describe(), "kind": "molecules"}
+    (folder / "config.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run; its figures are left out, because each takes seconds to draw."""
+    monkeypatch.setattr(generation, "write_summary", lambda *_: [])
+    return make_run(tmp_path / "run")
+
+
+def begin(run: Path, name: str, **wishes: Any) -> Job:
+    options = {"count": 105, "chains": 10, "burn_in": 3, "thin": 2, **wishes}  # 25 sweeps
+    parts = options.pop("parts", 1)
+    opened, wish = sampling.open_run(run), sampling.Wish(**options)
+    return sampling.begin_molecules(opened, wish, run.parent / name, parts=parts)
+
+
+def finished(run: Path, name: str, **wishes: Any) -> Path:
+    job = begin(run, name, **wishes)
+    generation.work(job)
+    generation.finish(job)
+    return job.folder
+
+
+def read(folder: Path) -> list[tuple[int, int, str, str]]:
+    return list(rows.read_rows(folder / "samples.csv.gz"))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Everything that must not depend on when a run was stopped."""
+    names = ["samples.csv.gz", *(path.name for path in folder.glob("counts*.csv"))]
+    return {name: (folder / name).read_bytes() for name in sorted(names)}
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "sampling.json").read_text())
