@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import Seed, one_thread, progress, warn
+from nmln.cli.common import Seed, bar, one_thread, warn
 
 if TYPE_CHECKING:
     from nmln.workflow.likelihood import Mean
@@ -29,16 +29,8 @@ def likelihood(
     one_thread()
     from nmln.workflow import likelihood as job
 
-    with progress("annealing", sweeps + 2 * steps) as tick:
-        done = 0
-
-        def advance(number: int, _: int) -> None:
-            nonlocal done
-            while done < number:
-                done += 1
-                tick()
-
-        found = job.run(run, chains=chains, steps=steps, sweeps=sweeps, seed=seed, progress=advance)
+    with bar("annealing") as tell:
+        found = job.run(run, chains=chains, steps=steps, sweeps=sweeps, seed=seed, progress=tell)
     _tell("world", found.train_worlds, found.test_worlds)
     if found.train_molecules is not None:
         _tell("molecule", found.train_molecules, found.test_molecules)
