@@ -111,26 +111,28 @@ class Model:
         chains: int | None = None,
         burn_in: int = 100,
         thin: int = 1,
-        moves: int | None = None,
+        moves: int = 0,
+        kernel: str = "",
         evidence: Evidence | None = None,
         recorder: Observer | None = None,
         added: BasePotential | None = None,
     ) -> Iterator[Sweep]:
         """Chains at all levels from pure noise; the worlds of the target are `sweep.state.values[-1]`.
 
-        With evidence they sample the conditional distribution. `added` is one more potential, of as many
-        levels as the chains have, for example `constraint(space, formulas, levels)`.
+        A sweep has `moves` moves of the kernel of that name, by default as in training. With evidence
+        they sample the conditional distribution. `added` is one more potential, of as many levels as the
+        chains have, for example `constraint(space, formulas, levels)`.
         """
         method = self.method
         potential = method.sampled(self.potential)
         if added is not None:
             potential = TotalPotential([potential]).add(added)
-        kernel = kernel_named(self.config.chains.kernel, self.space, evidence)
+        named = kernel_named(kernel or self.config.chains.kernel, self.space, evidence)
         count = self.config.chains.replicas if chains is None else chains
         start = uniform(self.space, method.chain_levels, count, rng, evidence)
         return sample(
             potential,
-            kernel,
+            named,
             start,
             sweeps,
             rng,

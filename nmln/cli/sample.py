@@ -44,6 +44,12 @@ def sample(
     chains: Annotated[int, typer.Option(min=1, help="Independent replicas.")] = 100,
     burn_in: Annotated[int, typer.Option(min=0, help="Sweeps before the first sample.")] = 300,
     thin: Annotated[int, typer.Option(min=1, help="Sweeps from one sample to the next.")] = 1,
+    moves: Annotated[
+        int, typer.Option(min=0, help="Moves of a sweep, after which chains swap; 0: as in training.")
+    ] = 0,
+    kernel: Annotated[
+        str, typer.Option(metavar="NAME", help="Another kernel than that of training.")
+    ] = "",
     seed: Seed = 0,
     processes: Annotated[int, typer.Option(min=0, help="For molecules; 0: one for each core.")] = 0,
     resume: Annotated[bool, typer.Option(help="Go on with what was begun, as it was.")] = False,
@@ -66,7 +72,7 @@ def sample(
 
     opened = sampling.open_run(_folder(run, pretrained))
     wish = sampling.Wish(
-        num_samples, chains, burn_in, thin, seed, all_levels,
+        num_samples, chains, burn_in, thin, moves, kernel, seed, all_levels,
         evidence, scaffold, tuple(formula or ()), tuple(formula_file or ()),
     )  # fmt: skip
     if resume and (overwrite or wish != sampling.Wish(1000)):

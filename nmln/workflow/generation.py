@@ -146,7 +146,7 @@ def chains_of(
     potential = method.sampled(model.potential)
     if (added := conditions.added(model)) is not None:
         potential = TotalPotential([potential]).add(added)
-    kernel = kernel_named(config.kernel, model.space, conditions.evidence)
+    kernel = kernel_named(settings.kernel or config.kernel, model.space, conditions.evidence)
     start = None
     if resumed is None:
         chains = Ranks(part, settings.parts).share(settings.chains)
@@ -157,7 +157,7 @@ def chains_of(
         start,
         settings.sweeps,
         rng,
-        moves=config.moves,
+        moves=settings.moves or config.moves,
         phases=config.phases,
         warm_up=settings.burn_in,
         resume=resumed,
@@ -344,7 +344,7 @@ def _summary(
     seconds = [one.seconds for one in kept]
     longest = max(sum(seconds[rank::processes]) for rank in range(processes))
     ladder = job.model.method.ladder
-    moves = job.model.config.chains.moves
+    moves = settings.moves or job.model.config.chains.moves
     return {
         **{name: value for name, value in job.about.items() if name != "resume"},
         "attempts": settings.samples,

@@ -24,6 +24,8 @@ class Settings:
     chains: int = 100
     burn_in: int = 300
     thin: int = 1
+    moves: int = 0  # of a sweep; 0: as many as in training
+    kernel: str = ""  # empty: that of training
     seed: int = 0
     all_levels: bool = False
     parts: int = 1
@@ -32,7 +34,7 @@ class Settings:
     model: str = ""  # a hash of its parameters
 
     def __post_init__(self) -> None:
-        least = {"samples": 1, "chains": 1, "burn_in": 0, "thin": 1, "parts": 1}
+        least = {"samples": 1, "chains": 1, "burn_in": 0, "thin": 1, "moves": 0, "parts": 1}
         for name, number in least.items():
             if getattr(self, name) < number:
                 raise InputError(f"{name} must be at least {number}, but is {getattr(self, name)}.")

@@ -12,6 +12,7 @@ from torch import Generator
 from nmln import checkpoint
 from nmln.diagnostics import diagnose
 from nmln.files import InputError
+from nmln.kernels.defaults import kernel_named
 from nmln.model import Model
 from nmln.recording import Recorder
 from nmln.report.summary import write_summary
@@ -48,6 +49,8 @@ class Wish:
     chains: int = 100
     burn_in: int = 300
     thin: int = 1
+    moves: int = 0  # of a sweep; 0: as many as in training
+    kernel: str = ""  # empty: that of training
     seed: int = 0
     all_levels: bool = False
     evidence: Path | None = None
@@ -129,6 +132,8 @@ def begin_molecules(
     """Sampling of molecules, begun or gone on with; `generation.work` and `finish` do the rest."""
     if wish.count < 1:
         raise InputError("nothing was sampled: ask for at least one sample.")
+    if wish.kernel:
+        kernel_named(wish.kernel, opened.model.space)  # a wrong name is told before anything starts
     settings = generation.Settings.of(
         opened.model,
         _conditions(opened.model, wish),
@@ -137,6 +142,8 @@ def begin_molecules(
         chains=wish.chains,
         burn_in=wish.burn_in,
         thin=wish.thin,
+        moves=wish.moves,
+        kernel=wish.kernel,
         seed=wish.seed,
         all_levels=wish.all_levels,
     )
@@ -186,6 +193,8 @@ def sample_worlds(
         chains=wish.chains,
         burn_in=wish.burn_in,
         thin=wish.thin,
+        moves=wish.moves,
+        kernel=wish.kernel,
         evidence=conditions.evidence,
         recorder=recorder,
         added=conditions.added(model),

@@ -22,6 +22,26 @@ from tests.workflow.sampling_runs import begin, files, finished, make_run, read,
 __all__ = ["run"]  # a fixture
 
 
+def test_a_sweep_has_as_many_moves_of_the_kernel_that_are_asked_for(run: Path) -> None:
+    usual, longer, other = (
+        summary(finished(run, name, **wishes))
+        for name, wishes in (
+            ("usual", {}),
+            ("longer", {"moves": 6}),
+            ("other", {"kernel": "metropolis"}),
+        )
+    )
+    assert usual["moves_per_sample"] == 2 * 2
+    assert longer["moves_per_sample"] == 2 * 6
+    assert longer["evaluations"]["slopes"] > 2 * usual["evaluations"]["slopes"] > 0
+    assert other["evaluations"]["slopes"] == 0
+
+
+def test_a_kernel_that_does_not_exist_is_told_with_those_that_do(run: Path) -> None:
+    with pytest.raises(InputError, match="no kernel 'gibs'.*gibbs"):
+        begin(run, "samples", kernel="gibs")
+
+
 def test_two_do_not_sample_into_one_folder(run: Path) -> None:
     job = begin(run, "once")
     with (
