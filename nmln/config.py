@@ -96,6 +96,7 @@ class TrainingConfig:
     steps: int = 3000
     minutes: float | None = None  # instead of steps: measured by a pilot, then fixed and recorded
     batch: int = 100
+    warm_start: int = 0  # so many steps of pseudo-likelihood first, which need no chains
     corruption: Literal["step", "epoch"] = "step"
     seed: int = 0
     checkpoint_seconds: float = 60.0
@@ -253,6 +254,7 @@ def _check_ranges(config: Config) -> None:
     }
     not_negative = {
         "training.steps": config.training.steps,
+        "training.warm_start": config.training.warm_start,
         "training.processes": config.training.processes,
         "training.retries": config.training.retries,
         "training.checkpoint_seconds": config.training.checkpoint_seconds,
@@ -277,6 +279,11 @@ def _check_ranges(config: Config) -> None:
     if not 0 < config.optimiser.learning_rate < float("inf"):
         raise InputError(
             f"optimiser.learning_rate must be positive, but is {config.optimiser.learning_rate}."
+        )
+    if config.training.warm_start and config.chains.weighted:
+        raise InputError(
+            "chains.weighted follows log Z from the untrained model on, which steps without chains "
+            "(training.warm_start) interrupt. Set one of them to its default."
         )
     if config.training.minutes is not None and not config.training.minutes > 0:
         raise InputError(f"training.minutes must be positive, but is {config.training.minutes}.")

@@ -121,6 +121,13 @@ class Chains:
         self.evaluations = counted.evaluations
         return Followed(info, swaps, growth, shares[-self.method.trained_levels :])
 
+    def wait(self, potential: BasePotential) -> Followed:
+        """Stay where the chains are; they are not asked yet. Nothing is known of log Z from then on."""
+        self.rescore(potential)
+        none = self.scores.new_zeros(self.method.chain_levels)
+        ones = torch.ones(self.method.trained_levels, dtype=torch.float64)
+        return Followed(Info(none, none), (), ones, ones)
+
     def learn(
         self,
         growth: Float64[Tensor, " trained"],

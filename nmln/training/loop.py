@@ -74,7 +74,10 @@ class Guard:
             return "a gradient or score is not finite"
         # Where a constraint is deterministic no single move helps, and swaps bring new worlds: chains
         # are frozen only if nothing comes in, and they are not where the data are.
-        still = metrics.moved[-1] == 0 and not any(swap > 0.01 for swap in metrics.swaps[-1:])
+        asked = metrics.moves > 0
+        still = (
+            asked and metrics.moved[-1] == 0 and not any(swap > 0.01 for swap in metrics.swaps[-1:])
+        )
         self.frozen = self.frozen + 1 if still and abs(metrics.gap[-1]) > 1 else 0
         self.apart = self.apart + 1 if abs(metrics.gap[-1]) > self.widest_gap else 0
         if self.frozen >= 100:

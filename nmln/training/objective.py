@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Integer
-from torch import Tensor
+from torch import Generator, Tensor
 
 from nmln.potentials.base import BasePotential
 from nmln.types import Values
@@ -55,3 +55,29 @@ def accumulate_gradient(
         loss = loss + (away.relu().square().mean(1) / (2 * spread)).sum()
     loss.backward()
     return Phases(up.detach(), down.detach())
+
+
+def accumulate_local_gradient(
+    potential: BasePotential, positive: Integer[Tensor, "levels data groups"], rng: Generator
+) -> Phases:
+    """Add the gradient of the negative pseudo-likelihood of one group of each world.
+
+    The group is drawn at random, the same at every level, and asked for given all others. No chains
+    are needed, so it is cheap; what it teaches is which changes of the data are wrong, and nothing
+    about worlds that are many changes away. The negative phase is the mean over the group's categories.
+    """
+    sizes = potential.space.sizes
+    groups = torch.randint(len(sizes), (positive.shape[1],), generator=rng)
+    owners = torch.repeat_interleave(sizes[groups])  # of every category of every chosen group
+    firsts = sizes[groups].cumsum(0) - sizes[groups]
+    categories = torch.arange(len(owners)) - firsts[owners]
+    changed = positive[:, owners].clone()
+    changed[:, torch.arange(len(owners)), groups[owners]] = categories.to(positive.dtype)
+    scores = potential.score(changed)
+    own = firsts + positive[:, torch.arange(len(groups)), groups].long()
+    up = scores.gather(1, own)
+    table = scores.new_full((len(scores), len(groups), int(sizes.max())), float("-inf"))
+    table[:, owners, categories] = scores
+    (table.logsumexp(-1) - up).mean(1).sum().backward()
+    down = (table.softmax(-1) * table.nan_to_num(neginf=0.0)).sum(-1)
+    return Phases(up.mean(1).detach(), down.mean(1).detach())

@@ -16,7 +16,7 @@ from nmln.files import InputError
 from nmln.potentials.base import BasePotential, ScoreError
 from nmln.training.chains import Chains, Followed
 from nmln.training.method import Method
-from nmln.training.objective import Phases, accumulate_gradient
+from nmln.training.objective import Phases, accumulate_gradient, accumulate_local_gradient
 from nmln.training.optimiser import (
     clip_by_level,
     follow,
@@ -126,6 +126,11 @@ class Trainer:
         """What the chains have cost in this process."""
         return self.chains.evaluations
 
+    @property
+    def warming(self) -> bool:
+        """Whether the next step is one of those at the start that learn by pseudo-likelihood."""
+        return self.step_number < self.config.training.warm_start
+
     def step(self) -> Metrics:
         """One update of the parameters, then sweeps of the chains under the new ones."""
         optimiser = self.config.optimiser
@@ -133,8 +138,8 @@ class Trainer:
         phases, norms = self._update(rate)
         if self.average is not None:
             follow(self.average, self.potential, optimiser.average, self.step_number)
-        moves = self.chains.moves
-        followed = self._shared(lambda: self.chains.follow(self.potential, self.step_number))
+        moves = 0 if self.warming else self.chains.moves
+        followed = self._shared(self._follow)
         self.step_number += 1
         return self._metrics(rate, phases, norms, followed, moves)
 
@@ -142,15 +147,7 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         self.optimiser.zero_grad(set_to_none=False)
-        phases = self._shared(
-            lambda: accumulate_gradient(
-                self.potential,
-                self._minibatch(),
-                self.method.negative(self.values),
-                penalty=self.config.optimiser.energy_penalty,
-                spread=self.config.optimiser.spread,
-            )
-        )
+        phases = self._shared(self._accumulate)
         self.ranks.average_gradients(self.potential.parameters())
         norms = clip_by_level(
             self.potential.parameters(), self.potential.levels, self.config.optimiser.clip
@@ -158,6 +155,22 @@ class Trainer:
         with paced(self.potential.parameters(), self.pace):
             self.optimiser.step()
         return phases, norms
+
+    def _accumulate(self) -> Phases:
+        if self.warming:
+            return accumulate_local_gradient(self.potential, self._minibatch(), self.data_rng)
+        return accumulate_gradient(
+            self.potential,
+            self._minibatch(),
+            self.method.negative(self.values),
+            penalty=self.config.optimiser.energy_penalty,
+            spread=self.config.optimiser.spread,
+        )
+
+    def _follow(self) -> Followed:
+        if self.warming:
+            return self.chains.wait(self.potential)
+        return self.chains.follow(self.potential, self.step_number)
 
     def _shared(self, work: Callable[[], Part]) -> Part:
         """Do a part of a step, and fail on all processes when a score fails on one.
@@ -210,7 +223,8 @@ class Trainer:
         gap, score, acceptance, moved, swapped, worlds, growth, shares = self.ranks.average(
             [*columns, followed.growth, followed.shares]
         )
-        self.chains.learn(growth, shares, float(acceptance[-1]))
+        if moves:
+            self.chains.learn(growth, shares, float(acceptance[-1]))
         if self.config.optimiser.trust:
             self.pace = next_pace(self.pace, shares, self.config.optimiser.trust)
         return Metrics(

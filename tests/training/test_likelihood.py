@@ -13,7 +13,7 @@ from nmln.potentials.fragment import FragmentPotential
 from nmln.potentials.graph import GraphPotential
 from nmln.space import Space
 from nmln.training import Trainer, train
-from nmln.training.objective import accumulate_gradient
+from nmln.training.objective import accumulate_gradient, accumulate_local_gradient
 
 SPACE = Space(
     Language(
@@ -50,6 +50,25 @@ def exact_gradient(
     loss = loss + penalty * scores.square().mean(1).sum()
     loss.backward()
     return gradients(potential)
+
+
+def test_the_local_gradient_is_that_of_one_conditional_of_every_world() -> None:
+    potential, positive = model(), data(20)
+    accumulate_local_gradient(potential, positive, Generator().manual_seed(3))
+    found = gradients(potential)
+    potential.zero_grad()
+    groups = torch.randint(SPACE.groups, (20,), generator=Generator().manual_seed(3)).tolist()
+    loss = torch.zeros((), dtype=torch.float64)
+    for level in range(2):
+        for world, group in zip(positive[level], groups, strict=True):
+            others = torch.arange(SPACE.groups) != group
+            alike = WORLDS[(WORLDS[:, others] == world[others]).all(1)]
+            assert len(alike) == SPACE.sizes[group]
+            logs = potential.score(alike.expand(2, -1, -1))[level].log_softmax(0)
+            loss = loss - logs[(alike == world).all(1)].sum() / 20
+    loss.backward()
+    for one, other in zip(found, gradients(potential), strict=True):
+        assert torch.allclose(one, other, atol=1e-12)
 
 
 def test_with_an_exact_negative_phase_the_gradient_is_that_of_the_likelihood() -> None:

@@ -75,6 +75,7 @@ VARIANTS = [
     {"ladder.method": "single"},
     {"chains.weighted": True, "chains.start": "model"},
     {"chains.changes": 5.0},
+    {"training.warm_start": 4},
 ]
 
 
@@ -189,10 +190,23 @@ def test_settings_that_make_no_sense_together_are_refused() -> None:
         trainer({"ladder.method": "single", "chains.renewal": 0.1})
     with pytest.raises(InputError, match="20 processes share 12 replicas"):
         trainer(ranks=Ranks(19, 20))
+    with pytest.raises(InputError, match="steps without chains"):
+        settings({"training.warm_start": 5, "chains.weighted": True})
     rule = parse_formula("red(x).", SPACE.language)
     model = Model.build(SPACE, worlds(), settings(), [rule])
     with pytest.raises(InputError, match=r"a hard formula \(red\(x\)\.\) forbids data"):
         Trainer(model.potential, worlds(), settings())
+
+
+def test_chains_wait_during_a_warm_start_and_then_go_on() -> None:
+    run = trainer({"training.warm_start": 2})
+    first, before = run.values.clone(), run.potential.score(run.values)
+    assert [run.step().moves for _ in range(2)] == [0, 0]
+    assert torch.equal(run.values, first)
+    assert not torch.equal(run.potential.score(first), before)  # the parameters have moved
+    assert torch.equal(run.chains.scores, run.potential.score(first))
+    assert run.step().moves > 0
+    assert not torch.equal(run.values, first)
 
 
 def test_renewal_leaves_the_weights_alone() -> None:
