@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmln.cli.common import Seed, one_thread, progress, warn
-from nmln.files import InterruptedRunError
+from nmln.cli.common import one_thread, progress, warn
+from nmln.files import InputError, InterruptedRunError
 
 if TYPE_CHECKING:
     from nmln.knowledge.ranking import Ranking
@@ -23,19 +23,21 @@ Run = Annotated[Path, typer.Argument(help="The folder of a run of nmln kb train.
 
 @kb.command(
     epilog="Examples:  nmln kb train nations --minutes 5  |  nmln kb train my_triples/ --seed 3  |  "
-    "nmln kb train nations --width 3 --output runs/nations-triples"
+    "nmln kb train nations --width 3 --output runs/nations-triples  |  "
+    "nmln kb train --resume runs/kb-nations"
 )
 def train(
     source: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help="nations, kinship, umls, or a folder with train.tsv (and valid.tsv, test.tsv): head, "
             "relation, tail, separated by tabs."
         ),
-    ],
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(help="The folder of the run; runs/kb-NAME by default.")
     ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     minutes: Annotated[
         float | None, typer.Option(help="End after so many minutes, if not earlier.")
     ] = None,
@@ -71,13 +73,19 @@ def train(
     patience: Annotated[
         int | None, typer.Option(min=1, help="Checks without a better one before it ends.")
     ] = None,
-    seed: Seed = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="Repeats a run exactly; 0 by default.")
+    ] = None,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(min=0, help="How often the whole run is kept, to go on from.")
+    ] = 60,
 ) -> None:
     """Train a potential with embeddings of the constants on the triples of train.tsv.
 
-    The parameters that rank the triples of valid.tsv best are kept. Ctrl-C keeps the best so far. What
-    you do not say of sizes and regularisation is chosen by how many facts a pair of constants has.
-    Writes model/, history.csv and training.json.
+    The parameters that rank the triples of valid.tsv best are kept. Ctrl-C keeps the best so far and
+    the whole run, to go on with --resume; after a kill that goes on from the last checkpoint. What you
+    do not say of sizes and regularisation is chosen by how many facts a pair of constants has. Writes
+    model/, history.csv and training.json.
     """
     one_thread()
     from nmln.workflow import knowledge
@@ -88,12 +96,35 @@ def train(
         "negatives": negatives, "rate": rate, "hide": hide, "dropout": dropout,
         "penalty": penalty, "patience": patience, "seed": seed,
     }  # fmt: skip
-    job = knowledge.begin(source, output, _given(parts), _given(wishes))
+    parts, wishes = _given(parts), _given(wishes)
+    if resume is not None:
+        if source is not None or output is not None or parts or wishes:
+            raise InputError(
+                "--resume goes on with a run as it is. Give nothing else with it but "
+                "--checkpoint-seconds."
+            )
+        if knowledge.finished(resume):
+            typer.echo(f"This run is finished. Next: {_next(resume)}")
+            return
+        job = knowledge.resume(resume)
+    elif source is None:
+        raise InputError(
+            "there is nothing to train on. Name a folder of triples or a known base (nmln kb train "
+            "nations), or go on with a run (--resume)."
+        )
+    else:
+        job = knowledge.begin(source, output, parts, wishes)
+    _train(job, checkpoint_seconds)
+
+
+def _train(job: "Job", checkpoint_seconds: float) -> None:
+    from nmln.workflow import knowledge
+
     typer.echo(job.description)
     for note in job.base.notes:
         warn(note)
     with Display(job) as watch:
-        result = knowledge.run(job, watch)
+        result = knowledge.run(job, watch, checkpoint_seconds)
     if result.valid is not None:
         typer.echo(
             f"validation MRR {result.valid.mrr:.3f}, Hits@1 {result.valid.hits_at_1:.3f}, "
@@ -101,11 +132,21 @@ def train(
             f"{result.seconds:.0f} s"
         )
     else:
-        typer.echo(f"{result.epochs} epochs in {result.seconds:.0f} s, without validation triples")
+        unjudged = (
+            "before the first validation" if len(job.base.valid) else "without validation triples"
+        )
+        typer.echo(f"{result.epochs} epochs in {result.seconds:.0f} s, {unjudged}")
     typer.echo(f"Written: {job.folder}/model, history.csv, training.json")
     if result.interrupted:
-        raise InterruptedRunError(f"interrupted; the best so far is kept in {job.folder}.")
-    typer.echo(f"Next: nmln kb rank {job.folder}  |  nmln kb complete {job.folder}")
+        raise InterruptedRunError(
+            f"stopped after {result.epochs} epochs, and kept; the best so far is the model. Go on with: "
+            f"nmln kb train --resume {job.folder}"
+        )
+    typer.echo(f"Next: {_next(job.folder)}")
+
+
+def _next(folder: Path) -> str:
+    return f"nmln kb rank {folder}  |  nmln kb complete {folder}"
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,8 @@ def sample(
     burn_in: Annotated[int, typer.Option(min=0, help="Sweeps before the first sample.")] = 300,
     thin: Annotated[int, typer.Option(min=1, help="Sweeps from one sample to the next.")] = 1,
     moves: Annotated[
-        int, typer.Option(min=0, help="Moves of a sweep, after which chains swap; 0: as in training.")
+        int,
+        typer.Option(min=0, help="Moves of a sweep, after which chains swap; 0: as in training."),
     ] = 0,
     kernel: Annotated[
         str, typer.Option(metavar="NAME", help="Another kernel than that of training.")

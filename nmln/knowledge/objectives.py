@@ -1,11 +1,12 @@
 """Two ways to learn from one world that lacks facts: conditionals of its atoms, or its likelihood.
 
-Both yield one loss after the other; whoever asks for the next one has taken a step on the last.
+Both tell one loss after the other; whoever asks for the next one has taken a step on the last. What they
+need to go on in the middle of an epoch, beside their generator, is in their trees.
 """
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -136,78 +137,133 @@ def blank_loss(world: World, blank: Queries, count: int, rng: Generator) -> Floa
     return softplus(odds).mean() * (len(blank.given) * (n - 1))
 
 
-def conditional_losses(
-    potential: KnowledgePotential,
-    bits: Bits,
-    rng: Generator,
-    *,
-    batch: int = 256,
-    hide: float = 0.0,
-    dropout: float = 0.0,
-    calibration: float = 1.0,
-    penalty: float = 0.0,
-    negatives: int = 0,
-) -> Iterator[Float[Tensor, ""]]:
-    """One epoch over all questions that the training triples answer, `batch` at a time.
+@runtime_checkable
+class Objective(Protocol):
+    """What training makes small. An epoch asks for its losses one by one, from 0 to below `steps`."""
+
+    @property
+    def steps(self) -> int: ...
+
+    def loss(self, step: int) -> Float[Tensor, ""]: ...
+
+    def tree(self) -> dict[str, Any]: ...
+
+    def restore(self, tree: dict[str, Any]) -> None: ...
+
+
+@dataclass(eq=False)
+class Conditionals:
+    """All questions that the training triples answer once an epoch, `batch` at a time.
 
     The answers are explained by the other facts, of which a share `hide` is hidden, anew for every
     batch: when the model is asked for missing facts, others are missing too. All wrong answers are
     negative examples; the facts that are to be found are among them, so nothing may be learnt by heart.
     With `negatives` an epoch goes over facts, each on both sides, with so many random wrong answers.
     """
-    facts = bits.nonzero(as_tuple=True)
-    sides = [Queries.of(bits, tails) for tails in (True, False)]
-    blanks = [Queries.of(bits, tails, answered=False) for tails in (True, False)]
-    if negatives:
-        sides = [side.one_by_one() for side in sides]
-    batches = [
-        (side, blank, rows)
-        for side, blank in zip(sides, blanks, strict=True)
-        for rows in torch.randperm(len(side.given), generator=rng).split(batch)
-    ]
-    for number in torch.randperm(len(batches), generator=rng).tolist():
-        side, blank, rows = batches[number]
+
+    potential: KnowledgePotential
+    bits: Bits
+    rng: Generator
+    batch: int = 256
+    hide: float = 0.0
+    dropout: float = 0.0
+    calibration: float = 1.0
+    penalty: float = 0.0
+    negatives: int = 0
+
+    def __post_init__(self) -> None:
+        self.facts = self.bits.nonzero(as_tuple=True)
+        sides = [Queries.of(self.bits, tails) for tails in (True, False)]
+        self.blanks = [Queries.of(self.bits, tails, answered=False) for tails in (True, False)]
+        self.sides = [side.one_by_one() for side in sides] if self.negatives else sides
+        self.rows = [torch.arange(len(side.given)) for side in self.sides]
+        self.order = torch.arange(sum(len(rows.split(self.batch)) for rows in self.rows))
+
+    @property
+    def steps(self) -> int:
+        return len(self.order)
+
+    def loss(self, step: int) -> Float[Tensor, ""]:
+        """The loss of one batch; the first one of an epoch shuffles them all."""
+        if step == 0:
+            self.rows = [torch.randperm(len(rows), generator=self.rng) for rows in self.rows]
+            self.order = torch.randperm(len(self.order), generator=self.rng)
+        side, blank, rows = self.asked(int(self.order[step]))
         queries = side.some(rows)
-        shown = torch.zeros_like(bits)
-        shown[facts] = (torch.rand(len(facts[0]), generator=rng) >= hide).to(bits.dtype)
-        world = potential.prepare(shown, Dropout(dropout, rng))
-        loops = torch.rand(len(rows), generator=rng) < _LOOPS
-        if negatives:
-            loss = sampled_loss(world, queries, loops, negatives, calibration, rng)
+        shown = torch.zeros_like(self.bits)
+        chance = torch.rand(len(self.facts[0]), generator=self.rng)
+        shown[self.facts] = (chance >= self.hide).to(self.bits.dtype)
+        world = self.potential.prepare(shown, Dropout(self.dropout, self.rng))
+        loops = torch.rand(len(rows), generator=self.rng) < _LOOPS
+        if self.negatives:
+            loss = sampled_loss(world, queries, loops, self.negatives, self.calibration, self.rng)
         else:
-            loss = conditional_loss(queries.log_odds(world, loops), queries.true, calibration)
-        if calibration:
-            answers = len(rows) if negatives else int(queries.true.sum())
-            count = len(rows) * (1 if negatives else 8)
-            share = calibration * len(rows) / len(side.given)
-            loss = loss + share / answers * blank_loss(world, blank, count, rng)
-        if penalty:
-            loss = loss + penalty * potential.penalty(*queries.atoms())
-        yield loss
+            loss = conditional_loss(queries.log_odds(world, loops), queries.true, self.calibration)
+        if self.calibration:
+            answers = len(rows) if self.negatives else int(queries.true.sum())
+            count = len(rows) * (1 if self.negatives else 8)
+            share = self.calibration * len(rows) / len(side.given)
+            loss = loss + share / answers * blank_loss(world, blank, count, self.rng)
+        if self.penalty:
+            loss = loss + self.penalty * self.potential.penalty(*queries.atoms())
+        return loss
+
+    def asked(self, number: int) -> tuple[Queries, Queries, Int64[Tensor, " rows"]]:
+        """The questions of a side, those of it without an answer, and which of the first to ask."""
+        for side, blank, rows in zip(self.sides, self.blanks, self.rows, strict=True):
+            batches = rows.split(self.batch)
+            if number < len(batches):
+                return side, blank, batches[number]
+            number -= len(batches)
+        raise AssertionError("an epoch has no such batch")
+
+    def tree(self) -> dict[str, Any]:
+        return {"rows": list(self.rows), "order": self.order}
+
+    def restore(self, tree: dict[str, Any]) -> None:
+        """Take over the order of the epoch; anything but an order of these questions is refused."""
+        for found, own in zip(
+            [*tree["rows"], tree["order"]], [*self.rows, self.order], strict=True
+        ):
+            if not torch.equal(found.sort().values, own.sort().values):
+                raise ValueError("the order of the questions is not one of these triples")
+        self.rows, self.order = list(tree["rows"]), tree["order"]
 
 
+@dataclass(eq=False)
 class Chains:
-    """Persistent chains of worlds at the model's distribution, for the gradient of the likelihood."""
+    """The likelihood, by persistent chains of worlds at the model's distribution.
 
-    def __init__(self, bits: Bits, chains: int, rng: Generator) -> None:
-        self.bits, self.rng = bits, rng
-        self.worlds = torch.stack([bits] * chains)
+    Before each loss every chain takes some sweeps of blocked updates. The gradient of a loss is that of
+    minus the log-likelihood, per true fact.
+    """
 
-    def losses(
-        self, potential: KnowledgePotential, *, sweeps: int = 1, steps: int = 10
-    ) -> Iterator[Float[Tensor, ""]]:
-        """Losses whose gradient is that of minus the log-likelihood, per true fact.
+    potential: KnowledgePotential
+    bits: Bits
+    rng: Generator
+    chains: int = 1
+    sweeps: int = 1
+    steps: int = 10
 
-        Before each, every chain takes some sweeps of blocked updates.
-        """
-        facts = max(1.0, float(self.bits.sum()))
+    def __post_init__(self) -> None:
+        self.worlds = torch.stack([self.bits] * self.chains)
+
+    def loss(self, step: int) -> Float[Tensor, ""]:
         loops = max(1, len(self.bits) // 8)
-        for _ in range(steps):
-            for chain, world in enumerate(self.worlds):
-                for _ in range(sweeps):
-                    world = sweep(potential, world, self.rng, loops)
-                self.worlds[chain] = world
-            yield likelihood_loss(potential, self.bits, self.worlds) / facts
+        for chain, world in enumerate(self.worlds):
+            for _ in range(self.sweeps):
+                world = sweep(self.potential, world, self.rng, loops)
+            self.worlds[chain] = world
+        facts = max(1.0, float(self.bits.sum()))
+        return likelihood_loss(self.potential, self.bits, self.worlds) / facts
+
+    def tree(self) -> dict[str, Any]:
+        return {"worlds": self.worlds}
+
+    def restore(self, tree: dict[str, Any]) -> None:
+        if tree["worlds"].shape != self.worlds.shape:
+            raise ValueError(f"the chains are {list(tree['worlds'].shape)} in size")
+        self.worlds.copy_(tree["worlds"])  # in place: other strides could add up in another order
 
 
 def likelihood_loss(

@@ -8,7 +8,7 @@ from typing import Any
 from nmln import checkpoint
 from nmln.files import InputError, plain
 from nmln.formats.triples import ENTITY
-from nmln.knowledge.data import SPLITS, KnowledgeBase
+from nmln.knowledge.data import SPLITS, KnowledgeBase, Triples
 from nmln.knowledge.potential import KnowledgePotential, Shape
 from nmln.language import Language, predicate
 from nmln.space import Space
@@ -28,11 +28,7 @@ class TrainedBase:
         """Write it as safely as a checkpoint: named tensors and JSON."""
         content = {
             "kind": _KIND,
-            "name": self.base.name,
-            "source": self.base.source,
-            "constants": list(self.base.constants),
-            "relations": list(self.base.relations),
-            "notes": list(self.base.notes),
+            **described(self.base),
             "shape": asdict(self.potential.shape),
             "settings": plain(dict(self.settings)),
         }
@@ -50,17 +46,32 @@ class TrainedBase:
                 "this model is not one of a knowledge base. Name a folder that nmln kb train has made.",
                 str(path),
             )
-        relations = Language(*(predicate(r, ENTITY, ENTITY) for r in content["relations"]))
-        space = Space(relations, {ENTITY: content["constants"]})
-        base = KnowledgeBase(
-            content["name"],
-            space,
-            *(tensors[f"triples/{split}"] for split in SPLITS),
-            notes=tuple(content["notes"]),
-            source=content["source"],
-        )
-        potential = KnowledgePotential(space, Shape(**content["shape"]))
+        base = base_of(content, {split: tensors[f"triples/{split}"] for split in SPLITS})
+        potential = KnowledgePotential(base.space, Shape(**content["shape"]))
         prefix = "potential/"
         state = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
         potential.to(next(iter(state.values())).dtype).load_state_dict(state)
         return TrainedBase(base, potential, content["settings"])
+
+
+def described(base: KnowledgeBase) -> dict[str, Any]:
+    """All of a knowledge base but its triples, for JSON."""
+    return {
+        "name": base.name,
+        "source": base.source,
+        "constants": list(base.constants),
+        "relations": list(base.relations),
+        "notes": list(base.notes),
+    }
+
+
+def base_of(content: Mapping[str, Any], triples: Mapping[str, Triples]) -> KnowledgeBase:
+    """The knowledge base that was `described`, with the triples of every split."""
+    relations = Language(*(predicate(name, ENTITY, ENTITY) for name in content["relations"]))
+    return KnowledgeBase(
+        content["name"],
+        Space(relations, {ENTITY: content["constants"]}),
+        *(triples[split] for split in SPLITS),
+        notes=tuple(content["notes"]),
+        source=content["source"],
+    )

@@ -10,11 +10,11 @@ import torch
 from torch import Generator, Tensor
 
 from nmln.files import InputError
+from nmln.knowledge.best import Best
 from nmln.knowledge.data import KnowledgeBase
-from nmln.knowledge.objectives import Chains, conditional_losses
+from nmln.knowledge.objectives import Chains, Conditionals, Objective
 from nmln.knowledge.potential import KnowledgePotential
-from nmln.knowledge.ranking import Quality, rank
-from nmln.knowledge.scoring import scorer
+from nmln.knowledge.ranking import Quality
 
 OBJECTIVES = ("conditional", "likelihood")
 
@@ -88,66 +88,121 @@ class Result:
     history: list[Progress] = field(repr=False)
 
 
-def train(
-    potential: KnowledgePotential,
-    base: KnowledgeBase,
-    settings: Settings | None = None,
-    watch: Callable[[Progress], None] = lambda progress: None,
-) -> Result:
-    """Train in place, and leave the parameters that ranked the validation triples best.
+class DivergedError(InputError):
+    """The loss has run away: the same settings would end there again."""
 
-    Without validation triples those of the last epoch stay. Ends after `epochs`, `minutes`, or
-    when nothing gets better; Ctrl-C ends it too, with the best that was reached.
+
+class Training:
+    """A training of a potential, in place, that can be kept after any step and gone on with.
+
+    `seconds` is the time used so far, earlier parts of the run included.
     """
-    settings = settings or Settings()
-    rng = Generator().manual_seed(settings.seed)
-    losses = _losses(potential, base, settings, rng)
-    optimiser = torch.optim.AdamW(
-        potential.parameters(), lr=settings.rate, weight_decay=settings.decay
-    )
-    kept = _Best(potential, base, settings)
-    history: list[Progress] = []
-    begun = time.perf_counter()
-    interrupted = False
-    try:
-        for epoch in range(1, settings.epochs + 1):
-            seen = []
-            for loss in losses():
-                optimiser.zero_grad()
-                loss.backward()
-                optimiser.step()
-                kept.follow(potential)
-                seen.append(loss.detach())
-            mean = float(torch.stack(seen).mean())
-            if mean != mean:
-                raise InputError(
-                    f"the loss is no number after epoch {epoch}. Take a smaller --rate."
-                )
-            late = time.perf_counter() - begun > settings.minutes * 60
-            last = late or epoch == settings.epochs
-            mrr = kept.check(epoch) if last or epoch % settings.check_every == 0 else None
-            taken = time.perf_counter() - begun
-            best = None if kept.quality is None else kept.quality.mrr
-            history.append(Progress(epoch, mean, mrr, best, taken))
-            watch(history[-1])
-            if last or kept.stale(epoch):
-                break
-    except KeyboardInterrupt:
-        interrupted = True
-    kept.put_back(potential)
-    taken = time.perf_counter() - begun
-    return Result(kept.epoch, len(history), taken, interrupted, kept.quality, history)
+
+    def __init__(
+        self, potential: KnowledgePotential, base: KnowledgeBase, settings: Settings
+    ) -> None:
+        self.potential, self.base, self.settings = potential, base, settings
+        self.rng = Generator().manual_seed(settings.seed)
+        self.objective = _objective(potential, base, settings, self.rng)
+        self.optimiser = torch.optim.AdamW(
+            potential.parameters(), lr=settings.rate, weight_decay=settings.decay
+        )
+        self.best = Best(potential, base, settings.average)
+        self.losses: list[Tensor] = []  # of the epoch that is under way
+        self.history: list[Progress] = []
+        self.seconds = 0.0
+        self.ended = False
+
+    @property
+    def steps_taken(self) -> int:
+        return len(self.history) * self.objective.steps + len(self.losses)
+
+    def steps(self) -> Iterator[Progress | None]:
+        """Take one step after the other to the end; the last one of an epoch tells what it came to."""
+        begun = time.perf_counter() - self.seconds
+        while not self.ended:
+            loss = self.objective.loss(len(self.losses))
+            self.optimiser.zero_grad()
+            loss.backward()
+            self.optimiser.step()
+            self.best.follow(self.potential)
+            self.losses.append(loss.detach())
+            told = None
+            if len(self.losses) == self.objective.steps:
+                told = self._end_epoch(begun)
+            self.seconds = time.perf_counter() - begun
+            yield told
+
+    def _end_epoch(self, begun: float) -> Progress:
+        settings, epoch = self.settings, len(self.history) + 1
+        mean = float(torch.stack(self.losses).mean())
+        if mean != mean:
+            raise DivergedError(
+                f"the loss is no number after epoch {epoch}. Take a smaller --rate."
+            )
+        late = time.perf_counter() - begun > settings.minutes * 60
+        last = late or epoch == settings.epochs
+        mrr = self.best.check(epoch) if last or epoch % settings.check_every == 0 else None
+        best = None if self.best.quality is None else self.best.quality.mrr
+        told = Progress(epoch, mean, mrr, best, time.perf_counter() - begun)
+        self.history.append(told)
+        self.losses = []
+        self.ended = last or self.best.stale(epoch, settings.patience * settings.check_every)
+        return told
+
+    def result(self) -> Result:
+        """Give the potential the best parameters, and tell what was found. Nothing can go on then."""
+        self.best.put_back(self.potential)
+        found, epochs = self.best, len(self.history)
+        return Result(
+            found.epoch, epochs, self.seconds, not self.ended, found.quality, self.history
+        )
+
+    def tree(self) -> dict[str, Any]:
+        """All that the training needs to go on bit for bit, beside its base, shape and settings."""
+        return {
+            "potential": dict(self.potential.state_dict()),
+            "optimiser": self.optimiser.state_dict()["state"],
+            "best": self.best.tree(),
+            "objective": self.objective.tree(),
+            "rng": self.rng.get_state(),
+            "losses": torch.stack(self.losses) if self.losses else None,
+            "history": [tuple(step) for step in self.history],
+            "seconds": self.seconds,
+            "ended": self.ended,
+        }
+
+    def restore(self, tree: dict[str, Any]) -> None:
+        """Go on from a tree; one that does not fit ends in a `ValueError`, a `KeyError` or the like."""
+        self.best.restore(tree["best"])
+        self.potential.load_state_dict(tree["potential"])
+        self._restore_optimiser(tree["optimiser"])
+        self.objective.restore(tree["objective"])
+        self.rng.set_state(tree["rng"])
+        self.losses = [] if tree["losses"] is None else list(tree["losses"])
+        if len(self.losses) >= self.objective.steps:
+            raise ValueError(f"an epoch has {self.objective.steps} steps, not {len(self.losses)}")
+        self.history = [Progress(*step) for step in tree["history"]]
+        self.seconds, self.ended = float(tree["seconds"]), bool(tree["ended"])
+
+    def _restore_optimiser(self, memory: dict[int, dict[str, Tensor]]) -> None:
+        """Only what it remembers is taken over: its settings are those of the run."""
+        parameters = list(self.potential.parameters())
+        for number, kept in memory.items():
+            shape = parameters[number].shape
+            expected = {"step": torch.Size(), "exp_avg": shape, "exp_avg_sq": shape}
+            if {name: tensor.shape for name, tensor in kept.items()} != expected:
+                raise ValueError(f"the optimiser remembers something else of parameter {number}")
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": memory})
 
 
-def _losses(
+def _objective(
     potential: KnowledgePotential, base: KnowledgeBase, settings: Settings, rng: Generator
-) -> Callable[[], Iterator[Tensor]]:
-    """The losses of an epoch by the chosen objective."""
+) -> Objective:
     bits = potential.bits(base.world(base.train))
     if settings.objective == "likelihood":
-        chains = Chains(bits, settings.chains, rng)
-        return lambda: chains.losses(potential, sweeps=settings.sweeps)
-    return lambda: conditional_losses(
+        return Chains(potential, bits, rng, settings.chains, settings.sweeps)
+    return Conditionals(
         potential,
         bits,
         rng,
@@ -160,49 +215,22 @@ def _losses(
     )
 
 
-class _Best:
-    """The parameters that ranked the validation triples best so far."""
+def train(
+    potential: KnowledgePotential,
+    base: KnowledgeBase,
+    settings: Settings | None = None,
+    watch: Callable[[Progress], None] = lambda progress: None,
+) -> Result:
+    """Train in place, and leave the parameters that ranked the validation triples best.
 
-    def __init__(
-        self, potential: KnowledgePotential, base: KnowledgeBase, settings: Settings
-    ) -> None:
-        self.base, self.settings = base, settings
-        self.judged = potential
-        if settings.average:
-            self.judged = KnowledgePotential(potential.space, potential.shape).to(potential.dtype)
-            self.judged.load_state_dict(potential.state_dict())
-        self.steps = 0
-        self.epoch = 0
-        self.quality: Quality | None = None
-        self.state: dict[str, Any] = {}
-
-    @torch.no_grad()
-    def follow(self, potential: KnowledgePotential) -> None:
-        if self.judged is potential:
-            return
-        self.steps += 1
-        forget = 1 - min(self.settings.average, self.steps / (self.steps + 10))
-        for mean, now in zip(self.judged.parameters(), potential.parameters(), strict=True):
-            mean.lerp_(now, forget)
-
-    @torch.no_grad()
-    def check(self, epoch: int) -> float | None:
-        """The validation MRR; without validation triples every check is the best one."""
-        if not len(self.base.valid):
-            self.epoch, self.state = epoch, _copy(self.judged)
-            return None
-        found = rank(scorer(self.judged, self.base), self.base.valid, self.base.known).both
-        if self.quality is None or found.mrr > self.quality.mrr:
-            self.epoch, self.quality, self.state = epoch, found, _copy(self.judged)
-        return found.mrr
-
-    def stale(self, epoch: int) -> bool:
-        waited = epoch - self.epoch >= self.settings.patience * self.settings.check_every
-        return len(self.base.valid) > 0 and waited
-
-    def put_back(self, potential: KnowledgePotential) -> None:
-        potential.load_state_dict(self.state or self.judged.state_dict())
-
-
-def _copy(potential: KnowledgePotential) -> dict[str, Any]:
-    return {name: tensor.clone() for name, tensor in potential.state_dict().items()}
+    Without validation triples those of the last epoch stay. Ends after `epochs`, `minutes`, or
+    when nothing gets better; Ctrl-C ends it too, with the best that was reached.
+    """
+    training = Training(potential, base, settings or Settings())
+    try:
+        for told in training.steps():
+            if told is not None:
+                watch(told)
+    except KeyboardInterrupt:
+        training.ended = False  # it may have come while the watcher looked at the last epoch
+    return training.result()

@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -11,35 +13,47 @@ from typing import Any
 import torch
 from torch import Generator
 
+from nmln import checkpoint
 from nmln.files import InputError, only_one, plain, write_lines
 from nmln.knowledge import completion, ranking
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.defaults import recommended
-from nmln.knowledge.potential import KnowledgePotential, Shape
+from nmln.knowledge.keeping import bring_back, keep
+from nmln.knowledge.potential import KnowledgePotential
 from nmln.knowledge.scoring import scorer
 from nmln.knowledge.sizes import check_memory
 from nmln.knowledge.storing import TrainedBase
-from nmln.knowledge.training import Progress, Result, Settings, train
+from nmln.knowledge.training import DivergedError, Progress, Result, Settings, Training
+from nmln.workflow.training import interruption
 
-MODEL = "model"
+MODEL, SUMMARY = "model", "training.json"
+SAVE_EVERY = 60.0  # seconds between two checkpoints
 
 
 @dataclass(frozen=True)
 class Job:
-    """A training that is ready to begin: everything is read and checked, and it fits."""
+    """A training that is ready to begin or to go on: everything is read and checked, and it fits."""
 
-    base: KnowledgeBase
-    shape: Shape
-    settings: Settings
     folder: Path
+    training: Training
     bytes_expected: int
+    resumed: bool = False
+
+    @property
+    def base(self) -> KnowledgeBase:
+        return self.training.base
+
+    @property
+    def settings(self) -> Settings:
+        return self.training.settings
 
     @property
     def description(self) -> str:
         """What is about to be done, and what it takes."""
+        after = f", going on after epoch {len(self.training.history)}" if self.resumed else ""
         return (
             f"{self.base.sizes}\nabout {self.bytes_expected / 2**20:,.0f} MiB of memory, "
-            f"objective: {self.settings.objective}, kept in {self.folder}"
+            f"objective: {self.settings.objective}, kept in {self.folder}{after}"
         )
 
 
@@ -53,42 +67,138 @@ def begin(
     base = KnowledgeBase.read(where)
     of, by = recommended(base, shape, settings)
     folder = folder or Path("runs") / f"kb-{base.name}"
+    _check_new(folder)
+    needed = check_memory(base, of, by)
+    potential = KnowledgePotential(base.space, of, rng=Generator().manual_seed(by.seed))
+    return Job(folder, Training(potential, base, by), needed)
+
+
+def _check_new(folder: Path) -> None:
+    """Refuse to begin a run in a folder that holds one."""
+    if checkpoint.saved_steps(folder) and not finished(folder):
+        raise InputError(
+            "there is a run in this folder that has not come to its end. Go on with it (nmln kb train "
+            f"--resume {folder}), or name another one with --output.",
+            str(folder),
+        )
     if (folder / MODEL).exists():
         raise InputError(
             "there is a trained model in this folder. Name another one with --output, or remove it.",
             str(folder),
         )
-    return Job(base, of, by, folder, check_memory(base, of, by))
 
 
-def run(job: Job, watch: Callable[[Progress], None] = lambda progress: None) -> Result:
-    """Train, and write model/, history.csv and training.json into the folder of the run."""
-    with only_one(job.folder / ".lock", "training"):
-        rng = Generator().manual_seed(job.settings.seed)
-        potential = KnowledgePotential(job.base.space, job.shape, rng=rng)
-        result = train(potential, job.base, job.settings, watch)
-        TrainedBase(job.base, potential, asdict(job.settings)).save(job.folder / MODEL)
-        rows = [step._asdict() for step in result.history]
-        _write_csv(job.folder / "history.csv", Progress._fields, rows)
-        content = {
-            "name": job.base.name,
-            "source": job.base.source,
-            "notes": job.base.notes,
-            "shape": asdict(job.shape),
-            "settings": asdict(job.settings),
-            "epoch": result.epoch,
-            "epochs": result.epochs,
-            "seconds": result.seconds,
-            "interrupted": result.interrupted,
-            "valid": None if result.valid is None else asdict(result.valid),
-        }
-        _write_json(job.folder / "training.json", content)
+def finished(folder: Path) -> bool:
+    """Whether the run in a folder has come to its end."""
+    path = folder / SUMMARY
+    return path.exists() and checkpoint.read_json(path).get("interrupted") is False
+
+
+def _check_unfinished(folder: Path) -> None:
+    if finished(folder):
+        raise InputError("this run is finished: there is nothing to go on with.", str(folder))
+
+
+def resume(folder: Path) -> Job:
+    """Go on with a run from its newest good checkpoint."""
+    _check_unfinished(folder)
+    if not checkpoint.saved_steps(folder):
+        raise InputError(
+            "there is no checkpoint of nmln kb train in this folder. Begin a run: nmln kb train nations",
+            str(folder),
+        )
+    training = bring_back(folder)
+    needed = check_memory(training.base, training.potential.shape, training.settings)
+    return Job(folder, training, needed, resumed=True)
+
+
+def run(
+    job: Job,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    save_every: float = SAVE_EVERY,
+) -> Result:
+    """Train, and write model/, history.csv and training.json into the folder of the run.
+
+    The whole training is kept as a checkpoint every `save_every` seconds and when somebody asks it to
+    stop; then the files hold the best so far. At its end the checkpoints go.
+    """
+    with only_one(job.folder / ".lock", "training"), interruption(True) as interrupted:
+        # Looked at again, because another process may have been here meanwhile.
+        if job.resumed:
+            _check_unfinished(job.folder)
+        else:
+            _check_new(job.folder)
+            _drop_checkpoints(job.folder)
+            (job.folder / SUMMARY).unlink(missing_ok=True)  # it told of a run whose model is gone
+            keep(job.training, job.folder)
+        try:
+            _train(job.training, job.folder, watch, interrupted, save_every)
+        except DivergedError:
+            _drop_checkpoints(job.folder)  # going on would end there again
+            raise
+        result = job.training.result()
+        _write(job, result)
+        if not result.interrupted:
+            _drop_checkpoints(job.folder)
     return result
+
+
+def _drop_checkpoints(folder: Path) -> None:
+    checkpoint.discard_after(folder, -1)
+    with suppress(OSError):  # there is none, or something else is in it
+        (folder / "checkpoints").rmdir()
+
+
+def _train(
+    training: Training,
+    folder: Path,
+    watch: Callable[[Progress], None],
+    interrupted: Callable[[], bool],
+    save_every: float,
+) -> None:
+    """Train to the end, or until somebody asks to stop."""
+    saved = time.monotonic()
+    for told in training.steps():
+        if told is not None:
+            watch(told)
+        stop = interrupted() and not training.ended
+        if stop or time.monotonic() - saved >= save_every:
+            keep(training, folder)
+            saved = time.monotonic()
+        if stop:
+            return
+
+
+def _write(job: Job, result: Result) -> None:
+    """The files of a run, training.json last: it says whether the run is finished."""
+    base, potential = job.base, job.training.potential
+    TrainedBase(base, potential, asdict(job.settings)).save(job.folder / MODEL)
+    rows = [step._asdict() for step in result.history]
+    _write_csv(job.folder / "history.csv", Progress._fields, rows)
+    content = {
+        "name": base.name,
+        "source": base.source,
+        "notes": base.notes,
+        "shape": asdict(potential.shape),
+        "settings": asdict(job.settings),
+        "epoch": result.epoch,
+        "epochs": result.epochs,
+        "seconds": result.seconds,
+        "interrupted": result.interrupted,
+        "valid": None if result.valid is None else asdict(result.valid),
+    }
+    _write_json(job.folder / SUMMARY, content)
 
 
 def load(folder: Path) -> TrainedBase:
     """The model of a run."""
     if not (folder / MODEL).exists():
+        if checkpoint.saved_steps(folder):
+            raise InputError(
+                "this run has not come to its end, so that it has no model yet. Go on with it: nmln kb "
+                f"train --resume {folder}",
+                str(folder),
+            )
         raise InputError(
             "there is no trained knowledge base in this folder. Train one: nmln kb train nations",
             str(folder),

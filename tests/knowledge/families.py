@@ -1,5 +1,6 @@
 """A small knowledge base with rules to find: two camps, and who leads whom in each."""
 
+import csv
 from pathlib import Path
 
 import torch
@@ -31,6 +32,11 @@ def write_family(folder: Path, people: int = 12, seed: int = 0) -> Path:
         lines = ["\t".join(triples[row]) for row in sorted(rows)]
         (folder / f"{split}.tsv").write_text("".join(f"{line}\n" for line in lines))
     return folder
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file."""
+    return list(csv.DictReader(path.read_text().splitlines()))
 
 
 def family(folder: Path) -> KnowledgeBase:

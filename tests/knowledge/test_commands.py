@@ -1,6 +1,5 @@
 """`nmln kb` from a folder of triples to files, and its one-line complaints."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -9,13 +8,7 @@ from typer.testing import CliRunner, Result
 
 from nmln.cli.kb import kb
 from nmln.files import InputError
-from nmln.workflow import knowledge
-from tests.knowledge.families import write_family
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(path.read_text().splitlines()))
-
+from tests.knowledge.families import rows_of, write_family
 
 SMALL = ("--hidden", "16", "--embedding", "4", "--rank", "4", "--batch", "64", "--rate", "0.02")
 
@@ -113,25 +106,3 @@ def test_mistakes_are_told_in_one_line(run: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message) as caught:
             nmln_kb(*arguments)
         assert "\n" not in str(caught.value)
-
-
-def test_an_interrupt_keeps_what_was_reached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from nmln.files import InterruptedRunError
-    from nmln.knowledge import training
-
-    asked = training.rank
-
-    def stop(*arguments, **options):
-        if (tmp_path / "stop").exists():
-            raise KeyboardInterrupt
-        (tmp_path / "stop").touch()
-        return asked(*arguments, **options)
-
-    monkeypatch.setattr(training, "rank", stop)
-    source = str(write_family(tmp_path / "camps"))
-    with pytest.raises(InterruptedRunError, match="the best so far is kept in"):
-        nmln_kb("train", source, "--output", str(tmp_path / "run"), "--epochs", "50", *SMALL)
-    trained = knowledge.load(tmp_path / "run")
-    assert trained.settings["epochs"] == 50

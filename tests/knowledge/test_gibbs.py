@@ -128,9 +128,10 @@ def test_the_likelihood_gradient_by_chains_points_the_same_way() -> None:
     (log_z - potential.score(data[None, None])[0, 0]).backward()
     expected = gradient(potential)
 
-    chains = Chains(bits, 4, Generator().manual_seed(0))
+    chains = Chains(potential, bits, Generator().manual_seed(0), chains=4)
     total = torch.zeros_like(expected)
-    for step, _ in enumerate(chains.losses(potential, steps=45)):
+    for step in range(45):
+        chains.loss(step)
         if step >= 5:
             potential.zero_grad()
             likelihood_loss(potential, bits, chains.worlds).backward()

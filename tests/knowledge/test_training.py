@@ -13,10 +13,10 @@ from nmln.knowledge.completion import complete
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.defaults import facts_per_pair, recommended
 from nmln.knowledge.objectives import (
+    Conditionals,
     Queries,
     blank_loss,
     conditional_loss,
-    conditional_losses,
     sampled_loss,
 )
 from nmln.knowledge.potential import KnowledgePotential, Shape
@@ -190,8 +190,19 @@ def test_an_epoch_asks_every_question_once(base: KnowledgeBase) -> None:
         heads, relations, tails = side.atoms()
         found = torch.stack([heads, relations, tails], 1).unique(dim=0)
         assert torch.equal(found, base.train.unique(dim=0))
-    losses = conditional_losses(potential, bits, Generator().manual_seed(0), batch=16)
-    assert sum(1 for _ in losses) == sum(-(-len(side.given) // 16) for side in sides)
+    questions = Conditionals(potential, bits, Generator().manual_seed(0), batch=16)
+    assert questions.steps == sum(-(-len(side.given) // 16) for side in sides)
+    for epoch in range(2):
+        asked: list[tuple[bool, int, int]] = []
+        before = questions.order
+        for step in range(questions.steps):
+            assert bool(questions.loss(step).isfinite())
+            side, _, rows = questions.asked(int(questions.order[step]))
+            some = side.some(rows)
+            pairs = zip(some.given.tolist(), some.relations.tolist(), strict=True)
+            asked += [(side.tails, given, relation) for given, relation in pairs]
+        assert len(set(asked)) == len(asked) == sum(len(side.given) for side in sides)
+        assert not torch.equal(before, questions.order), f"epoch {epoch} has the order before it"
 
 
 def test_what_is_saved_comes_back(base: KnowledgeBase, tmp_path: Path) -> None:
