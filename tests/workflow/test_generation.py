@@ -38,7 +38,7 @@ def test_a_sweep_has_as_many_moves_of_the_kernel_that_are_asked_for(run: Path) -
 
 
 def test_a_kernel_that_does_not_exist_is_told_with_those_that_do(run: Path) -> None:
-    with pytest.raises(InputError, match="no kernel 'gibs'.*gibbs"):
+    with pytest.raises(InputError, match=r"no kernel 'gibs'.*gibbs"):
         begin(run, "samples", kernel="gibs")
 
 
