@@ -30,6 +30,7 @@ RESULTS = Path(__file__).parent.parent / "docs" / "results" / "quality.json"
 SHARES = (0.60, 0.85, 0.95)
 PILOT, LOOK = 10, 25  # steps that are timed; steps between two looks at the chains
 CHAINS, BURN_IN, SWEEPS = 200, 100, 100  # of the samples in the end
+KERNEL, MOVES = "gradients", 10  # whatever the setting trains with, so that models are compared
 
 
 class Clock:
@@ -112,7 +113,12 @@ def samples_of(model: Model, source: Source) -> dict[str, float]:
     counts: Counter[str] = Counter()
     start, total = time.process_time(), 0
     for sweep in model.sample(
-        BURN_IN + SWEEPS, Generator().manual_seed(1), chains=CHAINS, burn_in=BURN_IN
+        BURN_IN + SWEEPS,
+        Generator().manual_seed(1),
+        chains=CHAINS,
+        burn_in=BURN_IN,
+        kernel=KERNEL,
+        moves=MOVES,
     ):
         for one in decoder.decode(sweep.state.values[-1]):
             total += 1
