@@ -73,6 +73,14 @@ class ChainConfig:
 
 
 @dataclass(frozen=True)
+class SamplingConfig:
+    """How chains move when samples are drawn, which need not be as in training."""
+
+    kernel: str = "balanced"
+    moves: int = 6  # in a sweep, after which chains swap
+
+
+@dataclass(frozen=True)
 class OptimiserConfig:
     """How parameters move."""
 
@@ -115,6 +123,7 @@ class Config:
     chains: ChainConfig = field(default_factory=ChainConfig)
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
 
     def __post_init__(self) -> None:
         _check_ranges(self)
@@ -244,6 +253,7 @@ def _check_ranges(config: Config) -> None:
         "chains.sweeps": config.chains.sweeps,
         "chains.moves": config.chains.moves,
         "training.batch": config.training.batch,
+        "sampling.moves": config.sampling.moves,
         "training.keep": config.training.keep,
     }
     shares = {

@@ -119,15 +119,15 @@ class Model:
     ) -> Iterator[Sweep]:
         """Chains at all levels from pure noise; the worlds of the target are `sweep.state.values[-1]`.
 
-        A sweep has `moves` moves of the kernel of that name, by default as in training. With evidence
-        they sample the conditional distribution. `added` is one more potential, of as many levels as the
-        chains have, for example `constraint(space, formulas, levels)`.
+        A sweep has `moves` moves of the kernel of that name, by default as `config.sampling` says. With
+        evidence they sample the conditional distribution. `added` is one more potential, of as many
+        levels as the chains have, for example `constraint(space, formulas, levels)`.
         """
         method = self.method
         potential = method.sampled(self.potential)
         if added is not None:
             potential = TotalPotential([potential]).add(added)
-        named = kernel_named(kernel or self.config.chains.kernel, self.space, evidence)
+        named = kernel_named(kernel or self.config.sampling.kernel, self.space, evidence)
         count = self.config.chains.replicas if chains is None else chains
         start = uniform(self.space, method.chain_levels, count, rng, evidence)
         return sample(
@@ -136,7 +136,7 @@ class Model:
             start,
             sweeps,
             rng,
-            moves=moves or self.config.chains.moves,
+            moves=moves or self.config.sampling.moves,
             phases=self.config.chains.phases,
             burn_in=burn_in,
             thin=thin,

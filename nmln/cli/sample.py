@@ -43,13 +43,13 @@ def sample(
     ] = None,
     chains: Annotated[int, typer.Option(min=1, help="Independent replicas.")] = 100,
     burn_in: Annotated[int, typer.Option(min=0, help="Sweeps before the first sample.")] = 300,
-    thin: Annotated[int, typer.Option(min=1, help="Sweeps from one sample to the next.")] = 1,
+    thin: Annotated[int, typer.Option(min=1, help="Sweeps from one sample to the next.")] = 4,
     moves: Annotated[
         int,
-        typer.Option(min=0, help="Moves of a sweep, after which chains swap; 0: as in training."),
+        typer.Option(min=0, help="Moves of a sweep, after which chains swap; 0: as set up."),
     ] = 0,
     kernel: Annotated[
-        str, typer.Option(metavar="NAME", help="Another kernel than that of training.")
+        str, typer.Option(metavar="NAME", help="Another kernel than the model is set up with.")
     ] = "",
     seed: Seed = 0,
     processes: Annotated[int, typer.Option(min=0, help="For molecules; 0: one for each core.")] = 0,

@@ -177,6 +177,7 @@ def settings_of(settings: Settings, method: str, rate: float, seed: int) -> Conf
             "chains": {
                 "kernel": "gibbs",
                 "replicas": settings.chains // levels,
+                "sweeps": 1,
                 "moves": settings.moves,
                 "start": "noise",
                 "weighted": False,
@@ -218,6 +219,8 @@ def fit_and_sample(settings: Settings, method: str, rate: float, seed: int) -> T
             Generator().manual_seed(seed),
             burn_in=settings.burn_in,
             chains=settings.sampling_chains,
+            moves=config.chains.moves,
+            kernel=config.chains.kernel,
         )
     ]
     share = float(obeys(space, torch.cat(found)).double().mean())

@@ -263,6 +263,7 @@ def generate(model: Model, settings: Settings, seed: int) -> Generated:
         chains=settings.boards,
         burn_in=0,
         moves=settings.moves_per_sample,
+        kernel=model.config.chains.kernel,
     ):
         boards = boards_of(model.space, sweep.state.values)
         rows.append(measure(boards[-1]))

@@ -141,12 +141,14 @@ def chains_of(
 ) -> Iterator[Sweep]:
     """Every sweep of a part, those of the burn-in included, so that it can be kept at any time."""
     model, settings = job.model, job.settings
-    method, config = model.method, model.config.chains
+    method, config = model.method, model.config
     conditions = settings.conditions(model.space)
     potential = method.sampled(model.potential)
     if (added := conditions.added(model)) is not None:
         potential = TotalPotential([potential]).add(added)
-    kernel = kernel_named(settings.kernel or config.kernel, model.space, conditions.evidence)
+    kernel = kernel_named(
+        settings.kernel or config.sampling.kernel, model.space, conditions.evidence
+    )
     start = None
     if resumed is None:
         chains = Ranks(part, settings.parts).share(settings.chains)
@@ -157,8 +159,8 @@ def chains_of(
         start,
         settings.sweeps,
         rng,
-        moves=settings.moves or config.moves,
-        phases=config.phases,
+        moves=settings.moves or config.sampling.moves,
+        phases=config.chains.phases,
         warm_up=settings.burn_in,
         resume=resumed,
         rescue=job.part(part) / "offending.db",
@@ -344,7 +346,7 @@ def _summary(
     seconds = [one.seconds for one in kept]
     longest = max(sum(seconds[rank::processes]) for rank in range(processes))
     ladder = job.model.method.ladder
-    moves = settings.moves or job.model.config.chains.moves
+    moves = settings.moves or job.model.config.sampling.moves
     return {
         **{name: value for name, value in job.about.items() if name != "resume"},
         "attempts": settings.samples,

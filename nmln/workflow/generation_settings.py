@@ -24,8 +24,8 @@ class Settings:
     chains: int = 100
     burn_in: int = 300
     thin: int = 1
-    moves: int = 0  # of a sweep; 0: as many as in training
-    kernel: str = ""  # empty: that of training
+    moves: int = 0  # of a sweep; 0: as the model is set up
+    kernel: str = ""  # empty: that which the model is set up with
     seed: int = 0
     all_levels: bool = False
     parts: int = 1

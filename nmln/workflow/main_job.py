@@ -31,7 +31,7 @@ LEAST, MOST = 10_000, 200_000
 """Samples at each level, where nobody says how many."""
 
 _HEAD = "main.json"
-_PILOT = 3  # sweeps that are timed
+_PILOT = 20  # sweeps that are timed
 
 Say = Callable[[str], None]
 
@@ -226,7 +226,7 @@ def settle(folder: Path, opened: Run, settings: Settings, processes: int) -> Set
 def fitting_samples(opened: Run, settings: Settings, minutes: float, processes: int) -> int:
     """As many samples as chains give in a time, by a timing of the model; in whole thousands."""
     each = seconds_a_sweep(opened, settings, processes)
-    draws = 60 * minutes / each - settings.burn_in
+    draws = (60 * minutes / each - settings.burn_in) / sampling.THIN
     thousands = int(draws * settings.chains) // 1000
     return min(MOST, max(LEAST, 1000 * thousands))
 

@@ -20,6 +20,8 @@ from nmln.workflow import generation, sources
 from nmln.workflow.conditions import Conditions, read_conditions
 from nmln.workflow.training import read_head
 
+THIN = 4  # sweeps from one sample to the next, unless it is said
+
 
 @dataclass(frozen=True)
 class Run:
@@ -48,9 +50,9 @@ class Wish:
     count: int
     chains: int = 100
     burn_in: int = 300
-    thin: int = 1
-    moves: int = 0  # of a sweep; 0: as many as in training
-    kernel: str = ""  # empty: that of training
+    thin: int = THIN
+    moves: int = 0  # of a sweep; 0: as the model is set up
+    kernel: str = ""  # empty: that which the model is set up with
     seed: int = 0
     all_levels: bool = False
     evidence: Path | None = None

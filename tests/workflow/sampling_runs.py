@@ -25,7 +25,7 @@ def make_run(folder: Path, seed: int = 0, smiles: list[str] = SMILES) -> Path:
         {
             "ladder": {"rates": [0.2, 0.02]},
             "model": {"layers": 1, "hidden": 4, "seed": seed},
-            "chains": {"moves": 2},
+            "sampling": {"kernel": "gradients", "moves": 2},
         }
     )
     model = Model.build(found.space, found.worlds, config)

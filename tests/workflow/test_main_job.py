@@ -158,7 +158,7 @@ def test_the_number_of_samples_fits_into_the_time_and_is_recorded(
     opened = sampling.open_run(folder)
     assert 0 < main_job.seconds_a_sweep(opened, settings, 2) < 10
     monkeypatch.setattr(main_job, "seconds_a_sweep", lambda *_: 0.01)
-    assert main_job.fitting_samples(opened, settings, 0.5, 1) == 35_000  # 12 chains, 2,995 draws
+    assert main_job.fitting_samples(opened, settings, 2, 1) == 35_000  # 12 chains, 2,998 draws
     assert main_job.settle(folder, opened, settings, 1).samples == main_job.LEAST
     assert main_job.begin(folder, small(data, samples=None)).samples == main_job.LEAST
     monkeypatch.setattr(main_job, "seconds_a_sweep", lambda *_: 1e-9)
