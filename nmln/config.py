@@ -59,10 +59,10 @@ class ModelConfig:
 class ChainConfig:
     """The persistent chains of the negative phase."""
 
-    kernel: str = "gradients"
+    kernel: str = "balanced"
     replicas: int = 100
-    sweeps: int = 1  # between two updates
-    moves: int = 10  # in a sweep
+    sweeps: int = 2  # between two updates
+    moves: int = 6  # in a sweep, after which neighbouring levels swap
     changes: float = 0.0  # where above 0: more moves, until a chain changes so often in a sweep
     phases: Literal["both", "alternate"] = "both"
     start: Literal["data", "noise", "model"] = "data"  # model: draws of the untrained one
@@ -138,7 +138,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {
         "ladder": {"rates": PAPER_RATES},
         "model": {"layers": 10, "hidden": 128, "base": False, "bound": 0.0},
-        "chains": {"replicas": 100, "weighted": False},
+        "chains": {"kernel": "gradients", "replicas": 100, "sweeps": 1, "moves": 10},
         "optimiser": {
             "method": "sgd",
             "common": 0.0,

@@ -1,8 +1,9 @@
 """Put a finished run into the package, with a card that says what it is and how good.
 
     nmln train pubchem-10 --minutes 60 --output runs/long
-    nmln sample runs/long --num-samples 200000 --all-levels
-    nmln evaluate runs/long --level all
+    nmln sample runs/long --num-samples 200000
+    nmln evaluate runs/long
+    nmln sample runs/long --num-samples 20000 --all-levels --output runs/long/levels
     nmln likelihood runs/long
     python scripts/ship_model.py runs/long pubchem-10 --command "nmln train pubchem-10 --minutes 60 ..."
 
@@ -26,13 +27,15 @@ MARKS = ("100", "300", "1000", "3000", "10000")
 
 
 def numbers(run: Path) -> dict[str, Any]:
-    """What the evaluation of a run says about its target level, and about validity at all levels."""
+    """What the evaluation of a run says about its target level, and samples of all of validity."""
     samples = json.loads((run / "evaluation" / "evaluation.json").read_text())["samples"]
     path = run / "likelihood.json"
     likelihood = json.loads(path.read_text()) if path.exists() else {}
+    path = run / "levels" / "sampling.json"
+    sampled = json.loads(path.read_text()) if path.exists() else {"levels": [], "attempts": 0}
     return {
         **samples[-1],
-        "levels": [one["valid"] for one in samples],
+        "levels": [one["valid"] / sampled["attempts"] for one in sampled["levels"]],
         "nats": likelihood.get("test_molecules"),
         "nats_error": likelihood.get("test_molecules_error"),
         "log_z": (likelihood.get("log_z_least"), likelihood.get("log_z_most")),
@@ -89,7 +92,7 @@ def levels(found: dict[str, Any], rates: tuple[float, ...]) -> list[str]:
     return [
         "| rate of corruption | valid |",
         "| --- | --- |",
-        *(f"| {rate:g} | {_share(valid)} |" for rate, valid in zip(rates, found["levels"], strict=True)),
+        *(f"| {rate:g} | {valid:.1%} |" for rate, valid in zip(rates, found["levels"], strict=True)),
     ]  # fmt: skip
 
 
@@ -113,7 +116,8 @@ def card(name: str, run: Path, beside: dict[str, Path], recipe: list[str]) -> li
         f"{len(ladder.rates)} levels, {size:.1f} MB. It has learned from {number:,} of the",
         f"{number + held_out:,} molecules of the built-in set `{config.data.source}`; the other",
         f"{held_out:,} were held out. {config.training.steps:,} steps with {chains.replicas} replicas",
-        f"and {chains.moves} moves each took {last['seconds'] / 60:.0f} minutes on {cores} core(s):",
+        f"and {chains.sweeps * chains.moves} moves each took {last['seconds'] / 60:.0f} minutes on "
+        f"{cores} core(s):",
         "",
         "```sh",
         *recipe,

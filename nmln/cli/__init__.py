@@ -49,7 +49,7 @@ app.command(
     epilog="Examples:  nmln learn -i smokers.mln -t train.db -o learned.mln  |  "
     "nmln learn -i smokers.mln -t train.db --set model.potential=fragment -o runs/smokers"
 )(learn)
-app.command(epilog="Example:  nmln likelihood runs/pubchem-10 --steps 2000")(likelihood)
+app.command(epilog="Example:  nmln likelihood runs/pubchem-10 --steps 10000")(likelihood)
 app.command(epilog="Example:  nmln report runs/pubchem-10")(report)
 app.command(
     epilog="Examples:  nmln evaluate runs/pubchem-10  |  nmln evaluate mine.smi theirs.csv "

@@ -30,7 +30,7 @@ from nmln.types import Values
 from nmln.workflow import sampling, sources
 from nmln.workflow.training import read_head
 
-CHAINS, STEPS, SWEEPS = 100, 1000, 300
+CHAINS, STEPS, SWEEPS = 100, 3000, 1000
 
 Progress = Callable[[int, int], None]
 
@@ -225,6 +225,7 @@ def _weight_of_data(
 # log Z, from both sides.
 
 
+@torch.no_grad()
 def estimate_log_z(
     model: Model,
     worlds: Integer[Tensor, "worlds groups"],
@@ -245,7 +246,7 @@ def estimate_log_z(
         if number < least:
             raise InputError(f"{name} must be at least {least}, but is {number}.")
     rng = Generator().manual_seed(seed)
-    kernel = kernel_named(model.config.chains.kernel, model.space)
+    kernel = kernel_named(model.config.sampling.kernel, model.space)
     noisiest = model.level(0)
     corrupted = model.method.corrupt(model.space, worlds, rng)[:1]
     start = IndependentPotential.fit(model.space, corrupted).to(noisiest.dtype)
@@ -286,16 +287,16 @@ def _record(
     Chains that start at worlds annealed to the noisiest level settle sooner than from pure noise, and
     have not seen the data, so that they find what the model likes besides.
     """
-    method, chains = model.method, model.config.chains
+    method, config = model.method, model.config
     burn_in, draws = sweeps // 2, []
     for sweep in sample(
         method.sampled(model.potential),
-        kernel_named(chains.kernel, model.space),
+        kernel_named(config.sampling.kernel, model.space),
         worlds.expand(method.chain_levels, -1, -1).clone(),
         sweeps,
         rng,
-        moves=chains.moves,
-        phases=chains.phases,
+        moves=config.sampling.moves,
+        phases=config.chains.phases,
         burn_in=burn_in,
     ):
         if (sweeps - sweep.number) % 2 == 0:

@@ -154,7 +154,8 @@ def test_a_run_that_diverges_goes_back_and_then_gives_up_with_an_explanation() -
 
 def test_steps_that_are_too_long_for_the_chains_are_shortened() -> None:
     wild = {"optimiser.learning_rate": 0.05, "optimiser.clip": 0.0, "optimiser.warm_up": 0}
-    wild |= {"model.bound": 0.0, "chains.replicas": 200}
+    wild |= {"model.bound": 0.0, "chains.replicas": 200, "chains.kernel": "gradients"}
+    wild |= {"chains.sweeps": 1}
 
     def steps(trust: float) -> tuple[float, float]:
         run = trainer({**wild, "optimiser.trust": trust})
