@@ -135,6 +135,11 @@ class Config:
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "small": {},
+    "molecules": {
+        "chains": {"replicas": 200},
+        "optimiser": {"weight_decay": 0.5, "spread": 3.0},
+        "training": {"batch": 200},
+    },
     "paper": {
         "ladder": {"rates": PAPER_RATES},
         "model": {"layers": 10, "hidden": 128, "base": False, "bound": 0.0},

@@ -66,7 +66,7 @@ def test_the_preset_of_the_paper_has_its_numbers() -> None:
         ("[training]\nsteps = -1", "training.steps must not be negative"),
         ("chains = 3", r"\[chains\] is a table, but 3 is given"),
         ("chains = ", "run.toml: this is not TOML"),
-        ('preset = "big"', "there is no preset 'big'. Take one of small, paper"),
+        ('preset = "big"', "there is no preset 'big'. Take one of small, molecules, paper"),
     ],
 )
 def test_what_is_wrong_is_said_with_the_file(text: str, message: str, tmp_path: Path) -> None:

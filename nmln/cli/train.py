@@ -24,7 +24,9 @@ def train(
     output: Annotated[Path | None, typer.Option(help="The folder of the run.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
-    preset: Annotated[str | None, typer.Option(help="What to build on: small or paper.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="What to build on: small, molecules or paper.")
+    ] = None,
     language: Annotated[Path | None, typer.Option(help="A .mln file, for .db worlds.")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="Heavy atoms of the molecules.")] = None,
     steps: Annotated[int | None, typer.Option(min=0, help="How many updates.")] = None,

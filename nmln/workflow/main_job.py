@@ -27,6 +27,8 @@ MINUTES = 7.0
 SHARE = 0.35
 """Of the minutes of training that generating may take, where nobody says how many samples."""
 
+PRESET = "molecules"
+
 LEAST, MOST = 10_000, 200_000
 """Samples at each level, where nobody says how many."""
 
@@ -64,7 +66,7 @@ class Settings:
             flags["training.minutes"] = MINUTES if self.minutes is None else self.minutes
         elif self.minutes is not None:
             raise InputError("minutes and training.steps both say how long. Give one of them.")
-        return override(configure({}), {**flags, **self.changes})
+        return override(configure({}, preset=PRESET), {**flags, **self.changes})
 
     def located(self) -> "Settings":
         """The same with the full path of the data, so that the job finds them from anywhere."""
@@ -197,7 +199,7 @@ def train_arguments(folder: Path, settings: Settings, processes: int) -> list[st
     if (folder / "config.json").exists():
         return ["train", "--resume", str(folder), "--processes", str(processes)]
     words = ["train", settings.data, "--output", str(folder), "--seed", str(settings.seed)]
-    words += ["--processes", str(processes)]
+    words += ["--processes", str(processes), "--preset", PRESET]
     if settings.size is not None:
         words += ["--nodes", str(settings.size)]
     if (minutes := settings.config().training.minutes) is not None:
