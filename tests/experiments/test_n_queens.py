@@ -176,7 +176,12 @@ def test_generation_begins_with_the_random_boards_and_ends_with_the_last_ones(
     model = Model.build(space, worlds, QUICK.config(task))
     found = generate(model, QUICK, 5)
     *_, last = model.sample(
-        8, torch.Generator().manual_seed(5), chains=4, burn_in=0, moves=QUICK.moves_per_sample
+        8,
+        torch.Generator().manual_seed(5),
+        chains=4,
+        burn_in=0,
+        moves=QUICK.moves_per_sample,
+        kernel="gradients",
     )
     boards = boards_of(space, last.state.values)
     assert [found.curves[name][-1] for name in found.curves] == measure(boards[-1]).tolist()
