@@ -37,6 +37,7 @@ bench: $(READY) ## measure speed as ratios in one run
 	$(BIN)/python -m benchmarks.energy
 	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.mixing
 	$(BIN)/python -m benchmarks.inference
 	$(BIN)/python -m benchmarks.knowledge
 	$(BIN)/python -m benchmarks.molecules

@@ -1,4 +1,4 @@
-"""How fast new molecules arrive at the target: `python -m benchmarks.mixing --model FOLDER`.
+"""How fast new molecules arrive at the target: `python -m benchmarks.mixing [--model FOLDER]`.
 
 `benchmarks.kernels` runs each level for itself. What sampling needs is another thing: worlds that come
 from the noisiest level down to the target. Every kernel runs here with exchange, with different numbers
@@ -21,6 +21,7 @@ from benchmarks.ratios import Ratio, report
 from nmln.kernels.defaults import kernel_named
 from nmln.model import Model
 from nmln.molecules.decoding import Decoder
+from nmln.pretrained import folder_of
 from nmln.recording import Recorder
 from nmln.sampler import sample
 from nmln.types import Values
@@ -93,10 +94,10 @@ def mix(model: Model, values: Values, kernel: str, moves: int, seconds: float) -
 def main() -> None:
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description="How fast new molecules arrive at the target.")
-    parser.add_argument("--model", type=Path, required=True, help="a trained model of molecules")
+    parser.add_argument("--model", type=Path, help="a trained model; else the shipped one")
     parser.add_argument("--seconds", type=float, default=60, help="for every kernel")
     chosen = parser.parse_args()
-    model = Model.load(chosen.model)
+    model = Model.load(chosen.model or folder_of("pubchem-10") / "model")
     model.potential.requires_grad_(False)
     *_, last = model.sample(
         BURN_IN, Generator().manual_seed(0), chains=CHAINS, burn_in=BURN_IN - 1, thin=1
