@@ -18,9 +18,10 @@ from nmln.checkpoint.runs import (
     save_model,
     saved_steps,
 )
-from nmln.checkpoint.trees import flatten, unflatten
+from nmln.checkpoint.trees import FOREIGN, flatten, unflatten
 
 __all__ = [
+    "FOREIGN",
     "FORMAT",
     "VERSION",
     "Checkpoint",

@@ -13,6 +13,18 @@ _MOST_LEVELS = 100
 _FOREIGN = "It was not made by flatten, or it belongs to other tensors."
 
 
+FOREIGN = (
+    KeyError,
+    IndexError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    RuntimeError,
+    ArithmeticError,
+)
+"""What using a tree of another shape than expected can run into."""
+
+
 def flatten(tree: object) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Take a nested state apart into named tensors and JSON; `unflatten` puts it together exactly.
 

@@ -17,16 +17,6 @@ from nmln.knowledge.training import Settings, Training
 
 _KIND = "training of a knowledge base"
 _KEPT = 2  # so that there is another one if the disk spoils the newest
-# What reading a tree of another shape can run into.
-_FOREIGN = (
-    KeyError,
-    IndexError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    RuntimeError,
-    ArithmeticError,
-)
 
 
 def keep(training: Training, folder: Path) -> None:
@@ -53,7 +43,7 @@ def bring_back(folder: Path) -> Training:
         )
     try:
         return _training(checkpoint.unflatten(found.tensors, found.content), found.step)
-    except _FOREIGN as error:
+    except checkpoint.FOREIGN as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         first = " ".join(reason.split()).rstrip(".")[:300]
         raise InputError(

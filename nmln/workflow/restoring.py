@@ -12,17 +12,6 @@ from nmln.training import Trainer
 from nmln.training.loop import Guard
 from nmln.training.optimiser import MEMORY, CommonAdam
 
-# What reading a tree of another shape can run into.
-_FOREIGN = (
-    KeyError,
-    IndexError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    RuntimeError,
-    ArithmeticError,
-)
-
 
 def restore(kept: checkpoint.Checkpoint, trainer: Trainer, guard: Guard) -> float:
     """Bring a new trainer and its guard to where a checkpoint was made; the seconds used so far.
@@ -49,7 +38,7 @@ def restore(kept: checkpoint.Checkpoint, trainer: Trainer, guard: Guard) -> floa
         raise InputError(_told(error.message), str(kept.path)) from None
     except KeyError as error:
         raise InputError(_told(f"{error} is missing"), str(kept.path)) from None
-    except _FOREIGN as error:
+    except checkpoint.FOREIGN as error:
         raise InputError(_told(str(error)), str(kept.path)) from None
 
 
