@@ -28,6 +28,7 @@ SHARE = 0.35
 """Of the minutes of training that generating may take, where nobody says how many samples."""
 
 PRESET = "molecules"
+"""Of training: many replicas and few steps, so that nothing is learned by heart."""
 
 LEAST, MOST = 10_000, 200_000
 """Samples at each level, where nobody says how many."""
