@@ -38,6 +38,7 @@ TRIED = (
     ("balanced", 6),
     ("metropolis", 20),
     ("gibbs", 6),
+    ("systematic", 6),
 )
 
 

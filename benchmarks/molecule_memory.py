@@ -46,7 +46,7 @@ def family(process: int) -> list[int]:
 
 
 def command(
-    run: Path, count: int, burn_in: int, processes: int, output: Path, told: Path
+    run: Path, count: int, burn_in: int, thin: int, processes: int, output: Path, told: Path
 ) -> tuple[int, dict[str, Any]]:
     """`nmln sample` as a user types it: the peak memory of its processes together, and its summary.
 
@@ -54,7 +54,7 @@ def command(
     prints goes to the file `told`.
     """
     words = [sys.executable, "-m", "nmln", "sample", str(run), "--num-samples", str(count),
-             "--burn-in", str(burn_in), "--processes", str(processes),
+             "--burn-in", str(burn_in), "--thin", str(thin), "--processes", str(processes),
              "--output", str(output)]  # fmt: skip
     peak = 0
     with open(told, "wb") as log:
@@ -114,10 +114,16 @@ def relabelled(
 
 
 def memory(
-    opened: sampling.Run, count: int, burn_in: int, processes: int, output: Path, told: Path
+    opened: sampling.Run,
+    count: int,
+    burn_in: int,
+    thin: int,
+    processes: int,
+    output: Path,
+    told: Path,
 ) -> tuple[list[Ratio], dict[str, Any]]:
     """The peak of the command, and of 2 million samples: measured, or extrapolated and called so."""
-    peak, summary = command(opened.folder, count, burn_in, processes, output, told)
+    peak, summary = command(opened.folder, count, burn_in, thin, processes, output, told)
     different = summary["levels"][-1]["unique"]
     facts: dict[str, Any] = {
         "samples": count,

@@ -135,12 +135,12 @@ class Generated:
 
 
 def generate(
-    opened: sampling.Run, strings: Strings, count: int, burn_in: int, folder: Path
+    opened: sampling.Run, strings: Strings, wish: sampling.Wish, folder: Path
 ) -> Generated:
     """Samples by the workflow, in turns with those of the other model."""
-    wish = sampling.Wish(count, chains=min(CHAINS, count), burn_in=burn_in)
+    count, burn_in = wish.count, wish.burn_in
     job = sampling.begin_molecules(opened, wish, folder / "samples")
-    every = max(1, BATCH // wish.chains)  # sweeps of a turn
+    every = max(1, BATCH // wish.chains) * wish.thin  # sweeps of a turn
     sweeps = 0
     begun = time.process_time(), time.perf_counter()
     after_burn_in = begun
@@ -248,12 +248,15 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="a folder that keeps what nmln sample writes")
     parser.add_argument("--rate-samples", type=int, default=5_000, help="of each model, for rates")
     parser.add_argument("--burn-in", type=int, default=300, help="sweeps before the first sample")
+    parser.add_argument(
+        "--thin", type=int, default=sampling.THIN, help="sweeps between two samples"
+    )
     parser.add_argument("--lstm", type=Path, help="an LSTM that was kept, instead of training one")
     parser.add_argument(
         "--lstm-minutes", type=float, default=4.0, help="CPU minutes of training it"
     )
     given = parser.parse_args()
-    if min(given.samples, given.rate_samples, given.processes) < 1 or given.burn_in < 0:
+    if min(given.samples, given.rate_samples, given.processes, given.thin) < 1 or given.burn_in < 0:
         parser.error("numbers of samples and processes are at least 1, those of sweeps at least 0")
     torch.set_num_threads(1)
     try:
@@ -264,22 +267,27 @@ def main() -> None:
             with one_core():
                 writer = lstm(opened.model.config.data, given.lstm_minutes, given.lstm)
                 strings = Strings(writer, len(opened.model.space.domain["node"]))
-                ours = generate(opened, strings, given.rate_samples, given.burn_in, folder)
+                count = given.rate_samples
+                wish = sampling.Wish(
+                    count, chains=min(CHAINS, count), burn_in=given.burn_in, thin=given.thin
+                )
+                ours = generate(opened, strings, wish, folder)
             ratios = side_by_side(ours, strings.rate, given.burn_in)
             found, facts = memory(
-                opened, given.samples, given.burn_in, given.processes,
+                opened, given.samples, given.burn_in, given.thin, given.processes,
                 given.output or folder / "command", folder / "command.log",
             )  # fmt: skip
     except InputError as error:
         sys.exit(f"error: {error}")
-    chains = opened.model.config.chains
+    moves = opened.model.config.sampling
     report(
         "molecules",
         [*ratios, *found],
         model={
             "levels": opened.model.method.chain_levels,
-            "moves_per_sample": chains.moves,
-            "kernel": chains.kernel,
+            "kernel": moves.kernel,
+            "moves_per_sweep": moves.moves,
+            "sweeps_per_sample": given.thin,
             "name": opened.name if given.model is None else given.model.name,
         },
         lstm={**writer.network.settings, "notation": writer.notation,

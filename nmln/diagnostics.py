@@ -342,7 +342,8 @@ def _journeys(found: Diagnostics) -> list[str]:
     if found.efficiency < 0.3:
         return [
             f"walkers make {found.efficiency:.0%} of the round trips that the swaps allow: the kernel "
-            "does not mix within the levels, take more moves a sweep"
+            "mixes slowly within the levels; run longer, or try other kernels and numbers of moves and "
+            "keep what brings most arrivals a second"
         ]
     if found.levels > 2 * found.suggested_levels and max(found.rejections) < 0.2:
         return [
