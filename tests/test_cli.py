@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,20 @@ def test_version_and_help_answer() -> None:
     assert nmln("--version").stdout == f"nmln {__version__}\n"
     assert "Run the main job" in nmln("--help").stdout
     assert "Examples:" in nmln("run", "--help").stdout
+
+
+def test_commands_have_the_defaults_of_what_they_call() -> None:
+    from nmln.cli.likelihood import likelihood
+    from nmln.cli.sample import sample
+    from nmln.workflow import likelihood as measuring
+    from nmln.workflow.sampling import Wish
+
+    asked = signature(likelihood).parameters
+    done = signature(measuring.run).parameters
+    for name in ("chains", "steps", "sweeps", "seed"):
+        assert asked[name].default == done[name].default, name
+    for name in ("chains", "burn_in", "thin", "moves", "kernel", "seed", "all_levels"):
+        assert signature(sample).parameters[name].default == getattr(Wish, name), name
 
 
 def test_help_waits_for_nothing_heavy() -> None:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 def likelihood(
     run: Annotated[Path, typer.Argument(help="The folder of a run of training.")],
     chains: Annotated[int, typer.Option(min=2, help="Annealed chains, each way.")] = 100,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of annealing, each way.")] = 1000,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of annealing, each way.")] = 3000,
     sweeps: Annotated[
         int, typer.Option(min=3, help="Sweeps of the chains that lead from level to level.")
-    ] = 300,
+    ] = 1000,
     seed: Seed = 0,
 ) -> None:
     """Estimate the log-likelihood of a run's training and test worlds, and molecules.
