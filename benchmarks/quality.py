@@ -6,13 +6,15 @@ parameters. A row for each goes to docs/results/quality.json; without a name the
 Told are the CPU minutes until the chains at the target were 60, 85 and 95 % valid (a mean over the
 last 400 worlds), and of the samples: the share of valid ones, the share that is in the data (known),
 how many of the 1,000 most frequent molecules are in the test and in the training set, and the share
-of the test set that was met. Looking at the chains does not count as time.
+of the test set that was met. Nats are those of a training and of a test molecule (log Z by annealing;
+see `nmln likelihood`). Looking at the chains does not count as time.
 """
 
 import argparse
 import json
 import time
 from collections import Counter, deque
+from math import exp
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,14 @@ from nmln.config import Config, configure, override
 from nmln.files import plain, write_lines
 from nmln.model import Model
 from nmln.training import Return, Trainer, train
-from nmln.workflow import sources
+from nmln.workflow import likelihood, sources
 from nmln.workflow.sources import Source
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "quality.json"
 SHARES = (0.60, 0.85, 0.95)
 PILOT, LOOK = 10, 25  # steps that are timed; steps between two looks at the chains
 CHAINS, BURN_IN, SWEEPS = 200, 100, 100  # of the samples in the end
+ANNEALED, ANNEALING, RECORDED = 60, 1500, 600  # chains, steps and sweeps that log Z comes from
 KERNEL, MOVES = "gradients", 10  # whatever the setting trains with, so that models are compared
 
 
@@ -101,6 +104,31 @@ def run(name: str, config: Config, minutes: float, keep: Path | None) -> dict[st
         "returns": returns,
         "minutes_until_valid": reached,
         **samples_of(model, source),
+        **likelihood_of(model, source),
+    }
+
+
+def likelihood_of(model: Model, source: Source) -> dict[str, float]:
+    """Nats a molecule, and what the data weigh of all worlds; above 1 chains have missed something."""
+    found = likelihood.measure(
+        model,
+        sources.pick(source.worlds, source.train),
+        sources.pick(source.worlds, source.test),
+        molecules=True,
+        chains=ANNEALED,
+        steps=ANNEALING,
+        sweeps=RECORDED,
+        seed=1,
+    )
+    train, test, part = found.train_molecules, found.test_molecules, found.partition
+    assert train is not None
+    assert test is not None
+    return {
+        "nats_train": round(train.value, 2),
+        "nats_test": round(test.value, 2),
+        "nats_test_error": round(test.error, 2),
+        "log_z_error": round(part.error, 2),
+        "data_over_z": round(exp(part.data - part.value), 3),
     }
 
 
@@ -144,8 +172,8 @@ def stored() -> list[dict[str, Any]]:
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as Markdown."""
     lines = [
-        "| setting | data | CPU min | steps | until 60, 85, 95 % valid | valid | known | top 1,000: test, train | covered |",  # noqa: E501
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| setting | data | CPU min | steps | until 60, 85, 95 % valid | valid | known | top 1,000: test, train | covered | nats: train, test |",  # noqa: E501
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
         reached = row["minutes_until_valid"]
@@ -155,9 +183,16 @@ def table(rows: list[dict[str, Any]]) -> str:
         lines.append(
             f"| {row['name']} | {row['data']} | {row['cpu_minutes']:.0f} | {row['steps']:,} | {until} | "
             f"{row['valid']:.0%} | {row['known']:.0%} | {row['top_1000_test']}, "
-            f"{row['top_1000_train']} | {row['covered']:.0%} |"
+            f"{row['top_1000_train']} | {row['covered']:.0%} | {nats(row)} |"
         )
     return "\n".join(lines)
+
+
+def nats(row: dict[str, Any]) -> str:
+    if "nats_test" not in row:
+        return ""
+    beyond = ", data above Z" if row["data_over_z"] > 1 else ""
+    return f"{row['nats_train']:.1f}, {row['nats_test']:.1f}{beyond}"
 
 
 def main() -> None:
