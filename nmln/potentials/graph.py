@@ -14,20 +14,20 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Generator, Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import embedding_bag
 
 from nmln.files import InputError
 from nmln.potentials.base import BasePotential, LevelLinear, LevelMLP, uniform_weights
-from nmln.potentials.wiring import Bags, Edges, Rows, Wiring
+from nmln.potentials.wiring import Bags, Graphs, Rows, Wiring
 from nmln.space import Space
 from nmln.types import OneHot, Scores, Slopes, Values
 
 PRESETS = {"paper": {"layers": 10, "hidden": 128}, "small": {"layers": 4, "hidden": 64}}
+_TOGETHER = 3000  # nodes of all levels: so many rows of width 64 still fit the cache as one batch
 _ROWS = 1000  # nodes at a time: (node, relation) rows of width 128 just fit a 2 MiB cache
 
 
 class Weights(NamedTuple):
-    """The weights of one level, layer by layer."""
+    """The weights of one level, layer by layer; or those of all, with a leading axis for the levels."""
 
     hear: list[Tensor]
     hear_bias: list[Tensor]
@@ -134,13 +134,18 @@ class GraphPotential(BasePotential):
     # Scores: batches that fit the cache, no graph; gradients by parameters compute a batch again.
 
     def evaluate(self, values: Values) -> Scores:
-        stacks = [tensor for stack in self._stacks() for tensor in stack]
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in stacks):
-            return _Recomputed.apply(self, values, *stacks)
+        if torch.is_grad_enabled():
+            stacks = [tensor for stack in self._stacks() for tensor in stack]
+            if any(tensor.requires_grad for tensor in stacks):
+                return _Recomputed.apply(self, values, *stacks)
         return self._score_batches(values)
 
     @torch.no_grad()
     def _score_batches(self, values: Values) -> Scores:
+        together = len(values) * values.shape[1]
+        small = 0 < together * self.wiring.nodes <= _TOGETHER
+        if small and not (self.mean_messages or self._compact):
+            return self._score_together(values.reshape(1, together, -1))
         scores = torch.empty(values.shape[:2], dtype=self.dtype, device=values.device)
         size, weights = self._batch_size(values), self._all_weights()
         if self.mean_messages:
@@ -149,10 +154,17 @@ class GraphPotential(BasePotential):
                 scores[level, some] = self._densely(onehot, weights[level])
             return scores
         room = self._workspace(size, 1)
-        for level, some, edges in self.wiring.batches(values, size, self._compact):
-            pools = self._pass_messages(weights[level], values[level, some], edges, room)
+        for level, some, graphs in self.wiring.batches(values, size, self._compact):
+            pools = self._pass_messages(weights[level], graphs, room)
             scores[level, some] = self._read_out(weights[level], pools)[-1]
         return scores
+
+    def _score_together(self, worlds: Integer[Tensor, "one worlds groups"]) -> Scores:
+        """All levels, one after the other, as one batch: operations on few worlds cost their number."""
+        weights, room = Weights(*self._stacks()), self._workspace(worlds.shape[1], 1)
+        ((_, _, graphs),) = self.wiring.batches(worlds, worlds.shape[1], compact=False)
+        pools = self._pass_messages(weights, graphs, room)
+        return self._read_out(weights, pools.view(self.levels, -1, pools.shape[1]))[-1]
 
     def _batch_size(self, values: Values) -> int:
         """Chains at a time: equal shares, so that no batch is small."""
@@ -206,8 +218,7 @@ class GraphPotential(BasePotential):
     def _pass_messages(
         self,
         weights: Weights,
-        worlds: Integer[Tensor, "worlds groups"],
-        edges: Edges,
+        graphs: Graphs,
         room: Workspace,
     ) -> Float[Tensor, "worlds pools"]:
         """Transform first, then let every node sum up what it hears; gives the sums over nodes.
@@ -215,35 +226,36 @@ class GraphPotential(BasePotential):
         With room for all layers every row is transformed, heard or not, because the slopes ask what
         each node would hear along each relation.
         """
-        count, hidden, keep = len(worlds), self.hidden, len(room.rows) > 1
-        nodes = count * self.wiring.nodes
-        bags = Bags(edges.all_heard, None) if keep else edges.heard
+        state, hidden, keep = graphs.features, self.hidden, len(room.rows) > 1
+        nodes, count = len(state), len(state) // self.wiring.nodes
+        bags = Bags(graphs.all_heard, None) if keep else graphs.heard
         pools = room.rows.new_empty(count, self.layers * hidden)
-        state = self.wiring.features_of(worlds).view(nodes, -1)
         for layer in range(self.layers):
             weight, rows = weights.hear[layer], room.rows[layer if keep else 0]
             heard = room.heard[layer if keep else 0, :nodes]
             updated = room.updated[layer if keep else layer % 2, :nodes]
-            torch.addmm(weights.hear_bias[layer], state, weight[:, :hidden], out=heard)
+            _affine(state, weight[..., :hidden], weights.hear_bias[layer], heard)
             if self.wiring.relations > 1:
-                _transform(state, weight[:, hidden:], bags.rows, rows, room.gathered)
-            heard += embedding_bag(bags.indices, rows, edges.starts, mode="sum")
+                _transform(state, weight[..., hidden:], bags.rows, rows, room.gathered)
+            heard += _sums(rows, bags.indices, graphs.starts)
             heard.relu_()
-            torch.addmm(weights.update_bias[layer], heard, weights.update[layer], out=updated)
+            _affine(heard, weights.update[layer], weights.update_bias[layer], updated)
             updated.relu_()
             state = updated + state if self.residual and layer else updated
             pool = pools[:, layer * hidden : (layer + 1) * hidden]
             torch.sum(state.view(count, -1, hidden), 1, out=pool)
         return pools.mul_(self.pool_scale) if self.pool_scale != 1 else pools
 
-    def _read_out(self, weights: Weights, pools: Float[Tensor, "worlds pools"]) -> list[Tensor]:
+    def _read_out(
+        self, weights: Weights, pools: Float[Tensor, "*levels worlds pools"]
+    ) -> list[Tensor]:
         """The activations of the final network; the last one holds the scores."""
         activations = [pools]
         for weight, bias in zip(weights.readout, weights.readout_bias, strict=True):
             previous = activations[-1]
             previous = previous.relu_() if len(activations) > 1 else previous
-            activations.append(torch.addmm(bias, previous, weight))
-        activations[-1] = activations[-1].squeeze(1)
+            activations.append(_affine(previous, weight, bias))
+        activations[-1] = activations[-1].squeeze(-1)
         return activations
 
     # Slopes: the way back through the same batch.
@@ -260,11 +272,11 @@ class GraphPotential(BasePotential):
                 scores[level, some], slopes[level, some] = found
             return scores, slopes
         room = self._workspace(size, self.layers + 1)
-        for level, some, edges in self.wiring.batches(values, size, self._compact):
-            pools = self._pass_messages(weights[level], values[level, some], edges, room)
+        for level, some, graphs in self.wiring.batches(values, size, self._compact):
+            pools = self._pass_messages(weights[level], graphs, room)
             *activations, scores[level, some] = self._read_out(weights[level], pools)
             gradient = self._back_to_pools(weights[level], activations)
-            self._back_to_entries(weights[level], edges, gradient, room, slopes[level, some])
+            self._back_to_entries(weights[level], graphs, gradient, room, slopes[level, some])
         return scores, slopes
 
     def _back_to_pools(self, weights: Weights, activations: list[Tensor]) -> Tensor:
@@ -276,7 +288,7 @@ class GraphPotential(BasePotential):
     def _back_to_entries(
         self,
         weights: Weights,
-        edges: Edges,
+        graphs: Graphs,
         by_pool: Float[Tensor, "worlds pools"],
         room: Workspace,
         slopes: Float[Tensor, "worlds entries"],
@@ -304,13 +316,15 @@ class GraphPotential(BasePotential):
             spare = room.rows[-1]
             table = spare if size == hidden else spare.new_empty(len(spare), size)
             if kinds:
-                _transform_back(by_heard, weight[:, hidden:], edges.told.rows, table, room.gathered)
+                _transform_back(
+                    by_heard, weight[:, hidden:], graphs.told.rows, table, room.gathered
+                )
             arrived = by_state
             if size == hidden and not self.residual:
                 torch.mm(by_heard, weight[:, :hidden].T, out=by_state)
             else:
                 by_state = by_heard @ weight[:, :hidden].T
-            by_state += embedding_bag(edges.told.indices, table, edges.starts, mode="sum")
+            by_state += _sums(table, graphs.told.indices, graphs.starts)
             if self.residual and layer:
                 by_state += arrived
         self.wiring.spread_features(slopes, by_state.view(count, nodes, -1))
@@ -359,19 +373,36 @@ class GraphPotential(BasePotential):
         return scores.detach(), slopes
 
 
+def _affine(state: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:
+    """A linear layer; where the weights are those of all levels, of as many equal parts of the state."""
+    if weight.ndim == 2:
+        return torch.addmm(bias, state, weight, out=out)
+    out = None if out is None else _parts(out, weight)
+    return torch.baddbmm(bias[:, None], _parts(state, weight), weight, out=out)
+
+
+def _parts(rows: Tensor, weight: Tensor) -> Tensor:
+    return rows.view(len(weight), -1, rows.shape[-1])
+
+
 def _transform(state: Tensor, weight: Tensor, rows: Rows | None, out: Tensor, room: Tensor) -> None:
     """What nodes say along the relations: those of `rows`, or all nodes along all relations."""
     if rows is None:
-        torch.mm(
-            state,
-            weight,
-            out=out[: weight.shape[1] // out.shape[1] * len(state)].view(len(state), -1),
-        )
+        said = out[: weight.shape[-1] // out.shape[1] * len(state)].view(len(state), -1)
+        if weight.ndim == 2:
+            torch.mm(state, weight, out=said)
+        else:
+            torch.bmm(_parts(state, weight), weight, out=_parts(said, weight))
         return
     gathered = _gather(state, rows, room)
     parts = weight.split(out.shape[1], dim=1)
     for columns, some in zip(parts, _spans(rows.counts), strict=True):
         torch.mm(gathered[some], columns, out=out[some])
+
+
+def _sums(table: Tensor, indices: Tensor, starts: Tensor) -> Tensor:
+    """The sum of each bag's rows; many small ones, so that the checks of the usual call would tell."""
+    return torch.embedding_bag(table, indices, starts, False, 0)[0]
 
 
 def _transform_back(

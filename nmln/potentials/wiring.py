@@ -44,13 +44,14 @@ class Bags(NamedTuple):
     rows: Rows | None
 
 
-class Edges(NamedTuple):
-    """What each node of a batch hears from others, and tells them back of gradients.
+class Graphs(NamedTuple):
+    """The worlds of a batch: what each node is, hears from others, and tells them back of gradients.
 
     `starts` is where the bag of every node begins. `all_heard` numbers the heard rows among all
     (node, relation) pairs.
     """
 
+    features: Float[Tensor, "nodes features"]
     starts: Int32[Tensor, " nodes"]
     heard: Bags
     told: Bags
@@ -258,8 +259,8 @@ class Wiring(nn.Module):
 
     def batches(
         self, values: Values, size: int, compact: bool
-    ) -> Iterator[tuple[int, slice, Edges]]:
-        """The edges of all worlds, level by level in batches of at most `size` chains.
+    ) -> Iterator[tuple[int, slice, Graphs]]:
+        """The graphs of all worlds, level by level in batches of at most `size` chains.
 
         With `compact`, rows that nobody hears are left out, which costs time here and saves it later.
         Looks at as many worlds at once as makes sense, because many small steps cost more than a few
@@ -275,9 +276,10 @@ class Wiring(nn.Module):
 
     def _run(
         self, values: Values, size: int, first_level: int, first_chain: int, compact: bool
-    ) -> Iterator[tuple[int, slice, Edges]]:
+    ) -> Iterator[tuple[int, slice, Graphs]]:
         levels, chains, _ = values.shape
         worlds = values.reshape(levels * chains, -1)
+        features = self.features_of(worlds).flatten(0, 1)
         codes = worlds if self.codes_are_values else self.codes[worlds + self.offsets]
         filled = codes.gather(1, self.cell_group.expand(len(worlds), -1))
         at = filled.view(-1).nonzero().squeeze(1)
@@ -312,7 +314,8 @@ class Wiring(nn.Module):
             yield (
                 first_level + level,
                 slice(first_chain + chain, first_chain + stop),
-                Edges(
+                Graphs(
+                    features[first:last],
                     (starts[first:last] - low).int(),
                     Bags(heard_bags[low:high], heard_rows[index]),
                     Bags(told_bags[low:high], told_rows[index]),

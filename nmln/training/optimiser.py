@@ -75,13 +75,14 @@ class CommonAdam(torch.optim.Optimizer):
         kept = self.state[parameter]
         kept["step"] = kept.get("step", torch.zeros(())) + 1
         parameter.mul_(1 - rate * decay)
-        parameter.add_(self._direction(kept, "own", gradient), alpha=-rate)
+        self._descend(parameter, kept, "own", gradient, rate)
         if by_level(gradient, self.levels):
-            shared = self._direction(kept, "common", gradient.mean(0))
-            parameter.add_(shared, alpha=-rate * self.common)
+            self._descend(parameter, kept, "common", gradient.mean(0), rate * self.common)
 
-    def _direction(self, kept: dict[str, Tensor], name: str, gradient: Tensor) -> Tensor:
-        """Adam's: the mean gradient over the root of its mean square, both moving averages."""
+    def _descend(
+        self, parameter: Tensor, kept: dict[str, Tensor], name: str, gradient: Tensor, rate: float
+    ) -> None:
+        """Adam's step: the mean gradient over the root of its mean square, both moving averages."""
         if f"{name}_mean" not in kept:
             kept[f"{name}_mean"] = torch.zeros_like(gradient)
             kept[f"{name}_square"] = torch.zeros_like(gradient)
@@ -90,7 +91,7 @@ class CommonAdam(torch.optim.Optimizer):
         mean.lerp_(gradient, 1 - first)
         square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
         root = (square / (1 - second**step)).sqrt_().add_(self.eps)
-        return mean / (1 - first**step) / root
+        parameter.addcdiv_(mean, root, value=-rate / (1 - first**step))
 
 
 def learning_rate(config: OptimiserConfig, step: int, steps: int) -> float:
@@ -145,8 +146,8 @@ def clip_by_level(
     gradients = [p.grad for p in parameters if p.grad is not None]
     norms = torch.zeros(levels, dtype=torch.float64)
     for gradient in gradients:
-        square = gradient.double().square()
-        norms += square.reshape(levels, -1).sum(1) if by_level(square, levels) else square.sum()
+        rows = gradient.reshape(levels if by_level(gradient, levels) else 1, -1)
+        norms += torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square()
     norms = norms.sqrt()
     if most > 0:
         scale = (most / norms.clamp(min=1e-30)).clamp(max=1.0)
