@@ -47,6 +47,7 @@ class ModelConfig:
     layers: int = 4
     hidden: int = 64
     width: int = 2  # of fragments: how many constants they see
+    networks: int = 1  # whose mean is the score; `nmln combine` makes several runs one model
     residual: bool = False
     bound: float = 50.0  # the network says at most so many nats, by a soft bound; 0 for none
     base: bool = (
@@ -254,6 +255,7 @@ def _check_ranges(config: Config) -> None:
         "model.layers": config.model.layers,
         "model.hidden": config.model.hidden,
         "model.width": config.model.width,
+        "model.networks": config.model.networks,
         "chains.replicas": config.chains.replicas,
         "chains.sweeps": config.chains.sweeps,
         "chains.moves": config.chains.moves,
@@ -291,6 +293,8 @@ def _check_ranges(config: Config) -> None:
     for name, value in not_negative.items():
         if not value >= 0:
             raise InputError(f"{name} must not be negative, but is {value}.")
+    if config.model.potential == "formula" and config.model.networks > 1:
+        raise InputError("a formula model has no networks: leave model.networks at 1.")
     if not 0 < config.optimiser.learning_rate < float("inf"):
         raise InputError(
             f"optimiser.learning_rate must be positive, but is {config.optimiser.learning_rate}."

@@ -10,7 +10,8 @@ from jaxtyping import Integer
 from torch import Generator, Tensor
 
 from nmln.checkpoint import load_model, save_model
-from nmln.config import Config, configure, override
+from nmln.combination import check_alike, mean_of
+from nmln.config import Config, ModelConfig, configure, override
 from nmln.evidence import Evidence, VirtualEvidence
 from nmln.files import InputError
 from nmln.formats.mln import Program, parse_mln
@@ -187,6 +188,20 @@ class Model:
         return model
 
     @staticmethod
+    def combined(models: Sequence["Model"]) -> "Model":
+        """The model whose score is the mean of theirs: probable is what all of them find probable.
+
+        They are over one space, with networks of one form and the same ladder, and were trained apart.
+        """
+        check_alike(models)
+        networks = [_networks(model.config.model) for model in models]
+        config = override(models[0].config, {"model.networks": max(1, sum(networks))})
+        whole = Model.described(replace(models[0], config=config).describe())
+        states = [model.potential.state_dict() for model in models]
+        whole.take(mean_of(states, networks), "the combination")
+        return whole
+
+    @staticmethod
     def pretrained(name: str) -> "Model":
         """A model that comes with the package, for example `pubchem-10`."""
         return Model.load(folder_of(name) / "model")
@@ -236,33 +251,41 @@ def _learned(
     space: Space, levels: int, config: Config, formulas: Sequence[WeightedFormula]
 ) -> TotalPotential:
     """The part of the potential that has parameters."""
-    model, rng = config.model, Generator().manual_seed(config.model.seed)
-    hidden = (model.hidden,) * model.layers
-    parts: list[BasePotential] = []
-    match model.potential:
-        case "graph":
-            parts.append(
-                GraphPotential(
-                    space, levels, model.layers, model.hidden, residual=model.residual, rng=rng
-                )
-            )
-        case "fragment":
-            parts.append(FragmentPotential(space, levels, model.width, hidden, rng=rng))
-        case "deepset":
-            parts.append(
-                DeepSetPotential(space, levels, model.width, model.hidden, hidden, rng=rng)
-            )
-        case "image":
-            parts.append(
-                ImagePotential(space, levels, layers=model.layers, channels=model.hidden, rng=rng)
-            )
-        case "formula":
-            if not formulas:
-                raise InputError(
-                    "a formula model needs formulas: name a .mln file that has some (data.language)."
-                )
-    if model.bound:
-        parts = [BoundedPotential(part, model.bound) for part in parts]
+    parts: list[BasePotential] = [
+        _network(space, levels, config.model, config.model.seed + number)
+        for number in range(_networks(config.model))
+    ]
+    if config.model.bound:
+        parts = [BoundedPotential(part, config.model.bound) for part in parts]
+    if not parts and not formulas:
+        raise InputError(
+            "a formula model needs formulas: name a .mln file that has some (data.language)."
+        )
     if formulas:
         parts.append(FormulaPotential(space, formulas, levels))
-    return TotalPotential(parts)
+    total = TotalPotential(parts)
+    with torch.no_grad():
+        for beta in total.betas[: config.model.networks]:
+            beta.div_(config.model.networks)
+    return total
+
+
+def _networks(model: ModelConfig) -> int:
+    return 0 if model.potential == "formula" else model.networks
+
+
+def _network(space: Space, levels: int, model: ModelConfig, seed: int) -> BasePotential:
+    hidden, rng = (model.hidden,) * model.layers, Generator().manual_seed(seed)
+    match model.potential:
+        case "fragment":
+            return FragmentPotential(space, levels, model.width, hidden, rng=rng)
+        case "deepset":
+            return DeepSetPotential(space, levels, model.width, model.hidden, hidden, rng=rng)
+        case "image":
+            return ImagePotential(
+                space, levels, layers=model.layers, channels=model.hidden, rng=rng
+            )
+        case _:
+            return GraphPotential(
+                space, levels, model.layers, model.hidden, residual=model.residual, rng=rng
+            )

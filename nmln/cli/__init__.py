@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from nmln import __version__
+from nmln.cli.combine import combine
 from nmln.cli.common import explain, fail, warn
 from nmln.cli.data import data
 from nmln.cli.evaluate import evaluate
@@ -49,6 +50,7 @@ app.command(
     epilog="Examples:  nmln learn -i smokers.mln -t train.db -o learned.mln  |  "
     "nmln learn -i smokers.mln -t train.db --set model.potential=fragment -o runs/smokers"
 )(learn)
+app.command(epilog="Example:  nmln combine runs/one runs/two --output runs/both")(combine)
 app.command(epilog="Example:  nmln likelihood runs/pubchem-10 --steps 10000")(likelihood)
 app.command(epilog="Example:  nmln report runs/pubchem-10")(report)
 app.command(

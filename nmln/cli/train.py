@@ -59,6 +59,7 @@ def train(
         "training.steps": steps,
         "training.minutes": minutes,
         "training.seed": seed,
+        "model.seed": seed,
         "training.processes": processes,
     }
     flags = {name: value for name, value in flags.items() if value is not None}

@@ -61,6 +61,7 @@ class Settings:
             "data.source": self.data,
             "data.nodes": self.size,
             "training.seed": self.seed,
+            "model.seed": self.seed,
             "training.processes": processes,
         }
         if "training.steps" not in self.changes:

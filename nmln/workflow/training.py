@@ -81,7 +81,8 @@ def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> Job:
         trainer.config = config
     ranks.wait()
     if ranks.first:
-        _write_head(folder, source, model)
+        split = {"train": source.train.tolist(), "test": source.test.tolist()}
+        write_head(folder, model, source.kind, split)
     return Job(folder, config, source, model, trainer, Guard.of(trainer))
 
 
@@ -95,14 +96,14 @@ def check_new(folder: Path) -> None:
         )
 
 
-def _write_head(folder: Path, source: Source, model: Model) -> None:
+def write_head(folder: Path, model: Model, kind: str, split: Any, **more: Any) -> None:
     """What a run is: written once, before its first step."""
-    split = {"train": source.train.tolist(), "test": source.test.tolist()}
     content = {
         "format": checkpoint.FORMAT,
         "nmln": checkpoint.VERSION,
         **model.describe(),
-        "kind": source.kind,
+        "kind": kind,
+        **more,
     }
     for name, lines in (
         ("split.json", json.dumps(split)),
@@ -115,6 +116,12 @@ def _write_head(folder: Path, source: Source, model: Model) -> None:
 def resume(folder: Path, ranks: Ranks | None = None) -> Job:
     """Go on with a run from its newest good checkpoint."""
     head = read_head(folder)
+    if "combined" in head:
+        raise InputError(
+            "this model was combined from others and is finished. Train one of those on, and combine "
+            "them again.",
+            str(folder),
+        )
     config = configure(head["config"], str(folder / "config.json"))
     source = sources.load(config.data)
     model = Model.build(

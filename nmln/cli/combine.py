@@ -1,0 +1,25 @@
+"""`nmln combine`: several runs as one model."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmln.cli.common import one_thread
+
+
+def combine(
+    runs: Annotated[list[Path], typer.Argument(help="The folders of runs on the same data.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="A new folder for the model.")],
+) -> None:
+    """Make one model of several runs: its score is the mean of theirs.
+
+    What is wrong in each is wrong in its own way, and improbable for the others. Train them with the
+    same settings but another --seed each. The model is sampled, evaluated and measured like a run, and
+    costs as much time as all of them together.
+    """
+    one_thread()
+    from nmln.workflow.combining import combine as work
+
+    model = work(runs, output)
+    typer.echo(f"Written: {output}, the mean of {model.config.model.networks} networks")

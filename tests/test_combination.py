@@ -1,0 +1,88 @@
+"""Several models as one: its score is the mean of theirs, whatever they are made of."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmln.config import configure, override
+from nmln.files import InputError
+from nmln.formats.mln import parse_mln
+from nmln.model import Model
+from nmln.space import Space
+
+PROGRAM = parse_mln(
+    "person = {Anna, Bob}\nsmokes(person)\nfriends(person, person)\n"
+    "0.7 smokes(x) ^ friends(x, y) => smokes(y)\n"
+)
+SPACE = Space(PROGRAM.language, PROGRAM.domain)
+WORLDS = SPACE.enumerate()
+CONFIG = configure({"ladder": {"rates": [0.2, 0.02]}, "model": {"layers": 1, "hidden": 4}})
+
+
+def made(seed: int, *, formulas: bool = False, **settings: object) -> Model:
+    """A model whose numbers are all its own, betas included."""
+    config = override(
+        CONFIG, {"model.seed": seed, **{f"model.{k}": v for k, v in settings.items()}}
+    )
+    model = Model.build(SPACE, WORLDS[:20], config, PROGRAM.formulas if formulas else ())
+    rng = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for tensor in model.potential.state_dict().values():
+            tensor.add_(0.3 * torch.randn(tensor.shape, generator=rng))
+    return model
+
+
+def scores(model: Model) -> torch.Tensor:
+    return model.potential.score(WORLDS.expand(2, -1, -1))
+
+
+@pytest.mark.parametrize("potential", ["graph", "fragment", "deepset", "formula"])
+@pytest.mark.parametrize("bound", [0.0, 50.0])
+def test_the_score_is_the_mean(potential: str, bound: float) -> None:
+    models = [made(seed, formulas=True, potential=potential, bound=bound) for seed in range(3)]
+    whole = Model.combined(models)
+    assert whole.config.model.networks == (1 if potential == "formula" else 3)
+    mean = torch.stack([scores(model) for model in models]).mean(0)
+    assert torch.allclose(scores(whole), mean, atol=1e-5)
+    assert torch.allclose(
+        whole.level(-1).score(WORLDS[None])[0], scores(whole)[-1], atol=1e-5
+    )  # one level alone
+
+
+def test_a_combination_is_one_model_among_others(tmp_path: Path) -> None:
+    one, two, three = (made(seed) for seed in range(3))
+    both = Model.combined([one, two])
+    both.save(tmp_path / "both")
+    whole = Model.combined([Model.load(tmp_path / "both"), three])
+    expected = (scores(one) + scores(two)) / 4 + scores(three) / 2
+    assert torch.allclose(scores(whole), expected, atol=1e-5)
+
+
+def test_several_networks_begin_different_and_as_a_mean() -> None:
+    whole = Model.build(SPACE, WORLDS[:20], override(CONFIG, {"model.networks": 2}))
+    first, second = (
+        Model.build(SPACE, WORLDS[:20], override(CONFIG, {"model.seed": seed, "model.base": False}))
+        for seed in range(2)
+    )
+    base = Model.build(SPACE, WORLDS[:20], CONFIG)
+    without = override(CONFIG, {"model.base": False})
+    alone = scores(base) - scores(Model.build(SPACE, WORLDS[:20], without))
+    assert not torch.allclose(scores(first), scores(second))
+    assert torch.allclose(scores(whole), (scores(first) + scores(second)) / 2 + alone, atol=1e-5)
+
+
+def test_what_has_no_mean_is_refused() -> None:
+    with pytest.raises(InputError, match="no models to combine"):
+        Model.combined([])
+    with pytest.raises(InputError, match=r"differ in model\.hidden: 4 and 5"):
+        Model.combined([made(0), made(0, hidden=5)])
+    with pytest.raises(InputError, match="different languages, domains or formulas"):
+        Model.combined([made(0), made(0, formulas=True)])
+    colder = override(CONFIG, {"ladder.rates": [0.2, 0.01]})
+    with pytest.raises(InputError, match=r"differ in ladder\.rates"):
+        Model.combined([made(0), Model.build(SPACE, WORLDS[:20], colder)])
+    with pytest.raises(InputError, match=r"model\.networks must be at least 1"):
+        override(CONFIG, {"model.networks": 0})
+    with pytest.raises(InputError, match="a formula model has no networks"):
+        configure({"model": {"potential": "formula", "networks": 2}})
