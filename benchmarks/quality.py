@@ -14,6 +14,7 @@ import argparse
 import json
 import time
 from collections import Counter, deque
+from collections.abc import Iterator
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from torch import Generator
 from nmln.config import Config, configure, override
 from nmln.files import plain, write_lines
 from nmln.model import Model
-from nmln.training import Return, Trainer, train
+from nmln.training import DivergenceError, Metrics, Return, Trainer, train
 from nmln.workflow import likelihood, sources
 from nmln.workflow.sources import Source
 
@@ -76,7 +77,7 @@ def run(name: str, config: Config, minutes: float, keep: Path | None) -> dict[st
     quality = sources.Quality.of(source.kind, source.space, source.names)
     clock, recent, returns = Clock(), deque(maxlen=4), 0
     reached: dict[str, float] = {}
-    for event in train(trainer):
+    for event in until_divergence(trainer):
         if isinstance(event, Return):
             returns += 1
             print(f"  {event}", flush=True)
@@ -92,20 +93,28 @@ def run(name: str, config: Config, minutes: float, keep: Path | None) -> dict[st
                       f"{found['known']:.0%}, accepted {event.acceptance[-1]:.0%}, gradient "
                       f"{event.gradient[-1]:.0f}, pace {event.pace[-1]:.2f}, swaps "
                       + " ".join(f"{swap:.0%}" for swap in event.swaps), flush=True)  # fmt: skip
-    taken = clock.minutes
+    row = {
+        "name": name,
+        "data": config.data.source,
+        "cpu_minutes": round(clock.minutes, 2),
+        "steps": trainer.step_number,
+        "returns": returns,
+        "minutes_until_valid": reached,
+    }
+    if trainer.step_number < steps:
+        return row | {"diverged": True}
     model = model.averaged(trainer)
     if keep is not None:
         model.save(keep / name.replace(" ", "-"))
-    return {
-        "name": name,
-        "data": config.data.source,
-        "cpu_minutes": round(taken, 2),
-        "steps": steps,
-        "returns": returns,
-        "minutes_until_valid": reached,
-        **samples_of(model, source),
-        **likelihood_of(model, source),
-    }
+    return row | samples_of(model, source) | likelihood_of(model, source)
+
+
+def until_divergence(trainer: Trainer) -> Iterator[Metrics | Return]:
+    """A run that ends where the guard gives up."""
+    try:
+        yield from train(trainer)
+    except DivergenceError as error:
+        print(f"  {error}", flush=True)
 
 
 def likelihood_of(model: Model, source: Source) -> dict[str, float]:
@@ -182,10 +191,16 @@ def table(rows: list[dict[str, Any]]) -> str:
         )
         lines.append(
             f"| {row['name']} | {row['data']} | {row['cpu_minutes']:.0f} | {row['steps']:,} | {until} | "
-            f"{row['valid']:.0%} | {row['known']:.0%} | {row['top_1000_test']}, "
-            f"{row['top_1000_train']} | {row['covered']:.0%} | {nats(row)} |"
+            + ("diverged | | | | |" if "diverged" in row else quality_of(row))
         )
     return "\n".join(lines)
+
+
+def quality_of(row: dict[str, Any]) -> str:
+    return (
+        f"{row['valid']:.0%} | {row['known']:.0%} | {row['top_1000_test']}, "
+        f"{row['top_1000_train']} | {row['covered']:.0%} | {nats(row)} |"
+    )
 
 
 def nats(row: dict[str, Any]) -> str:
