@@ -1,6 +1,7 @@
 """What users hold: a space and a potential for every level; train, sample, save and load."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,22 @@ from nmln.training.pilot import steps_in
 from nmln.types import Sweep
 
 Report = Callable[[Metrics | Return], None]
+
+WEIGHING = {
+    "optimiser.method": "adam",
+    "optimiser.learning_rate": 0.01,
+    "optimiser.schedule": "cosine",
+    "optimiser.warm_up": 20,
+    "optimiser.common": 0.0,
+    "optimiser.weight_decay": 0.0,
+    "optimiser.energy_penalty": 0.0,
+    "optimiser.spread": 0.0,
+    "optimiser.average": 0.95,
+    "chains.weighted": False,
+    "training.warm_start": 0,
+    "training.minutes": None,
+}
+"""How betas are fitted: a few numbers, which nothing needs to hold back."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +217,29 @@ class Model:
         states = [model.potential.state_dict() for model in models]
         whole.take(mean_of(states, networks), "the combination")
         return whole
+
+    def weighed(
+        self,
+        worlds: Integer[Tensor, "worlds groups"],
+        steps: int,
+        report: Report | None = None,
+    ) -> "Model":
+        """This model with the betas of its networks fitted by likelihood, and all else as it is.
+
+        A mean of scores is flatter than each of them where they disagree, and some levels of some
+        networks are better than others: a few hundred steps find out by how much.
+        """
+        potential = deepcopy(self.potential).requires_grad_(False)
+        assert isinstance(potential, TotalPotential)
+        for beta in potential.betas[: _networks(self.config.model)]:
+            beta.requires_grad_(True)
+        trainer = Trainer(
+            potential, worlds, override(self.config, {**WEIGHING, "training.steps": steps})
+        )
+        for metrics in train(trainer):
+            if report is not None:
+                report(metrics)
+        return self.averaged(trainer)
 
     @staticmethod
     def pretrained(name: str) -> "Model":

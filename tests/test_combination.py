@@ -17,7 +17,14 @@ PROGRAM = parse_mln(
 )
 SPACE = Space(PROGRAM.language, PROGRAM.domain)
 WORLDS = SPACE.enumerate()
-CONFIG = configure({"ladder": {"rates": [0.2, 0.02]}, "model": {"layers": 1, "hidden": 4}})
+CONFIG = configure(
+    {
+        "ladder": {"rates": [0.2, 0.02]},
+        "model": {"layers": 1, "hidden": 4},
+        "chains": {"replicas": 30},
+        "training": {"batch": 30},
+    }
+)
 
 
 def made(seed: int, *, formulas: bool = False, **settings: object) -> Model:
@@ -70,6 +77,29 @@ def test_several_networks_begin_different_and_as_a_mean() -> None:
     alone = scores(base) - scores(Model.build(SPACE, WORLDS[:20], without))
     assert not torch.allclose(scores(first), scores(second))
     assert torch.allclose(scores(whole), (scores(first) + scores(second)) / 2 + alone, atol=1e-5)
+
+
+def test_the_weights_of_networks_are_fitted_by_likelihood() -> None:
+    """A model that was weakened is made strong again, and nothing but its betas changes."""
+    friends = WORLDS[:, 2:].sum(1) == 2
+    config = override(CONFIG, {"training.steps": 150, "optimiser.learning_rate": 0.02})
+    taught = Model.fit(SPACE, WORLDS[friends], override(config, {"model.hidden": 16}))
+
+    @torch.no_grad()
+    def nats(model: Model) -> float:
+        last = scores(model)[-1]
+        return float((last - last.logsumexp(0))[friends].mean())
+
+    best = nats(taught)
+    with torch.no_grad():
+        taught.potential.get_parameter("betas.0").mul_(0.3)
+    whole = Model.combined([taught, taught])
+    fitted = whole.weighed(WORLDS[friends], 150)
+    assert nats(whole) < best - 0.3
+    assert nats(fitted) > best - 0.1
+    before, after = whole.potential.state_dict(), fitted.potential.state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"betas.0", "betas.1"}
 
 
 def test_what_has_no_mean_is_refused() -> None:

@@ -5,21 +5,28 @@ from typing import Annotated
 
 import typer
 
-from nmln.cli.common import one_thread
+from nmln.cli.common import one_thread, progress
 
 
 def combine(
     runs: Annotated[list[Path], typer.Argument(help="The folders of runs on the same data.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="A new folder for the model.")],
+    fit: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Steps that fit how much each run counts at each level; 0: alike."
+        ),
+    ] = 0,
 ) -> None:
     """Make one model of several runs: its score is the mean of theirs.
 
     What is wrong in each is wrong in its own way, and improbable for the others. Train them with the
-    same settings but another --seed each. The model is sampled, evaluated and measured like a run, and
-    costs as much time as all of them together.
+    same settings but another --seed each; --fit then learns the weight of each. The model is sampled,
+    evaluated and measured like a run, and costs as much time as all of them together.
     """
     one_thread()
     from nmln.workflow.combining import combine as work
 
-    model = work(runs, output)
+    with progress("fitting", fit) as tick:
+        model = work(runs, output, fit, lambda _: tick())
     typer.echo(f"Written: {output}, the mean of {model.config.model.networks} networks")

@@ -5,13 +5,19 @@ from pathlib import Path
 
 from nmln.checkpoint import read_json
 from nmln.files import InputError
-from nmln.model import Model
+from nmln.model import Model, Report
+from nmln.workflow import sources
 from nmln.workflow.sampling import load
 from nmln.workflow.training import check_new, read_head, write_head
 
 
-def combine(folders: Sequence[Path], output: Path) -> Model:
-    """The mean of the models in the folders; they have learned from the same split of the same data."""
+def combine(
+    folders: Sequence[Path], output: Path, steps: int = 0, report: Report | None = None
+) -> Model:
+    """The mean of the models in the folders; they have learned from the same split of the same data.
+
+    With `steps`, how much each of them counts at each level is then fitted to the training data.
+    """
     if len(folders) < 2:
         raise InputError("one run alone has no mean. Name two or more.")
     check_new(output)
@@ -26,6 +32,9 @@ def combine(folders: Sequence[Path], output: Path) -> Model:
                 str(folder),
             )
     model = Model.combined([load(folder) for folder in folders])
+    if steps:
+        source = sources.load(model.config.data)
+        model = model.weighed(sources.pick(source.worlds, source.train), steps, report)
     output.mkdir(parents=True, exist_ok=True)
     model.save(output / "model")
     names = [str(folder) for folder in folders]

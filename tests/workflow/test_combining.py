@@ -33,6 +33,10 @@ def test_two_runs_become_one_model(
     assert not torch.allclose(one.potential.score(worlds), mean, atol=1e-5)
     head = json.loads(Path("both/config.json").read_text())
     assert head["combined"] == ["seed0", "seed1"]
+    fitting = ("combine", "seed0", "seed1", "--output", "fitted", "--fit", 5)
+    assert run_here(monkeypatch, capfd, *fitting).code == 0
+    fitted = sampling.load(Path("fitted")).potential.score(worlds)
+    assert not torch.allclose(fitted, mean, atol=1e-5)
     assert run_here(monkeypatch, capfd, "sample", "both", "--num-samples", 20).code == 0
     few = ("--chains", 10, "--steps", 20, "--sweeps", 10)
     assert run_here(monkeypatch, capfd, "likelihood", "both", *few).code == 0
