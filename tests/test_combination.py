@@ -21,7 +21,7 @@ CONFIG = configure(
     {
         "ladder": {"rates": [0.2, 0.02]},
         "model": {"layers": 1, "hidden": 4},
-        "chains": {"replicas": 30},
+        "chains": {"replicas": 30, "sweeps": 1, "moves": 4},
         "training": {"batch": 30},
     }
 )
@@ -82,7 +82,7 @@ def test_several_networks_begin_different_and_as_a_mean() -> None:
 def test_the_weights_of_networks_are_fitted_by_likelihood() -> None:
     """A model that was weakened is made strong again, and nothing but its betas changes."""
     friends = WORLDS[:, 2:].sum(1) == 2
-    config = override(CONFIG, {"training.steps": 150, "optimiser.learning_rate": 0.02})
+    config = override(CONFIG, {"training.steps": 80, "optimiser.learning_rate": 0.03})
     taught = Model.fit(SPACE, WORLDS[friends], override(config, {"model.hidden": 16}))
 
     @torch.no_grad()
@@ -94,7 +94,7 @@ def test_the_weights_of_networks_are_fitted_by_likelihood() -> None:
     with torch.no_grad():
         taught.potential.get_parameter("betas.0").mul_(0.3)
     whole = Model.combined([taught, taught])
-    fitted = whole.weighed(WORLDS[friends], 150)
+    fitted = whole.weighed(WORLDS[friends], 80)
     assert nats(whole) < best - 0.3
     assert nats(fitted) > best - 0.1
     before, after = whole.potential.state_dict(), fitted.potential.state_dict()
