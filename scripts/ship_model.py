@@ -100,24 +100,21 @@ def card(name: str, run: Path, beside: dict[str, Path], recipe: list[str]) -> li
     """All of the text."""
     head = json.loads((run / "config.json").read_text())
     config, found = configure(head["config"]), numbers(run)
-    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     split = json.loads((run / "split.json").read_text())
     size = sum(one.stat().st_size for one in (run / "model").iterdir()) / 1e6
     ladder, model, chains = config.ladder, config.model, config.chains
     number, held_out, atoms = len(split["train"]), len(split["test"]), name.rsplit("-", 1)[-1]
-    cores = max(1, config.training.processes)
     return [
         f"# The model {name}",
         "",
         f"Molecules of {atoms} heavy atoms without training: `nmln sample --pretrained {name}`, or",
         f'`nmln.Model.pretrained("{name}")`.',
         "",
-        f"An NMLN* with a graph network of {model.layers} layers of {model.hidden} at each of",
-        f"{len(ladder.rates)} levels, {size:.1f} MB. It has learned from {number:,} of the",
+        f"An NMLN* with {_counted(model.networks)} of {model.layers} layers of {model.hidden}",
+        f"at each of {len(ladder.rates)} levels, {size:.1f} MB. It has learned from {number:,} of the",
         f"{number + held_out:,} molecules of the built-in set `{config.data.source}`; the other",
         f"{held_out:,} were held out. {config.training.steps:,} steps with {chains.replicas} replicas",
-        f"and {chains.sweeps * chains.moves} moves each took {last['seconds'] / 60:.0f} minutes on "
-        f"{cores} core(s):",
+        f"and {chains.sweeps * chains.moves} moves each took {_time(run, head)}:",
         "",
         "```sh",
         *recipe,
@@ -144,6 +141,20 @@ def card(name: str, run: Path, beside: dict[str, Path], recipe: list[str]) -> li
         "The molecules are public facts collected by PubChem, taken from the package `chemicals` (MIT);",
         "see `nmln/data/PROVENANCE.md`. The weights have the licence of this package.",
     ]
+
+
+def _counted(networks: int) -> str:
+    return "a graph network" if networks == 1 else f"the mean of {networks} graph networks"
+
+
+def _time(run: Path, head: dict[str, Any]) -> str:
+    """How long the training took: of the run itself, or of those that it was combined from."""
+    told = []
+    for folder in map(Path, head.get("combined", [run])):
+        last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+        cores = json.loads((folder / "config.json").read_text())["config"]["training"]["processes"]
+        told.append(f"{last['seconds'] / 60:.0f} minutes on {max(1, cores)} core(s)")
+    return " and ".join(told)
 
 
 def _share(share: dict[str, Any]) -> str:
