@@ -81,7 +81,9 @@ def run(name: str, config: Config, minutes: float, keep: Path | None) -> dict[st
         if isinstance(event, Return):
             returns += 1
             print(f"  {event}", flush=True)
-        elif event.step % LOOK == 0:
+        elif (
+            event.step % LOOK == 0 and event.moves
+        ):  # in a warm start the chains wait with the data
             found = clock.aside(lambda: quality.measure(trainer.values[-1]))
             recent.append(found["valid"])
             mean = sum(recent) / len(recent)
