@@ -1,6 +1,7 @@
 """More than one process: replicas dealt out over ranks, gradients averaged, rank 0 writes."""
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from torch import Tensor, distributed, nn
 from nmln.files import LostProcessError
 
 _PATIENCE = timedelta(minutes=10)
+_GOODBYE = 0.3  # seconds
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,11 @@ def join() -> Ranks:
 
 
 def leave() -> None:
-    """Say goodbye to the other ranks."""
+    """Say goodbye to the other ranks.
+
+    A thread of gloo may still hold the tensors of the last exchange, and a process that ends while it
+    lets go of them is aborted: it is given the time to.
+    """
     if distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
+        time.sleep(_GOODBYE)
