@@ -7,8 +7,7 @@ between them give the score. Each level has weights of its own.
 """
 
 from collections.abc import Iterator
-from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float, Integer
@@ -17,38 +16,22 @@ from torch.autograd.function import once_differentiable
 
 from nmln.files import InputError
 from nmln.potentials.base import BasePotential, LevelLinear, LevelMLP, uniform_weights
-from nmln.potentials.wiring import Bags, Graphs, Rows, Wiring
+from nmln.potentials.messages import (
+    Weights,
+    Workspace,
+    affine,
+    relu_backward,
+    sums,
+    transform,
+    transform_back,
+)
+from nmln.potentials.wiring import Bags, Graphs, Wiring
 from nmln.space import Space
 from nmln.types import OneHot, Scores, Slopes, Values
 
 PRESETS = {"paper": {"layers": 10, "hidden": 128}, "small": {"layers": 4, "hidden": 64}}
 _TOGETHER = 3000  # nodes of all levels: so many rows of width 64 still fit the cache as one batch
 _ROWS = 1000  # nodes at a time: (node, relation) rows of width 128 just fit a 2 MiB cache
-
-
-class Weights(NamedTuple):
-    """The weights of one level, layer by layer; or those of all, with a leading axis for the levels."""
-
-    hear: list[Tensor]
-    hear_bias: list[Tensor]
-    update: list[Tensor]
-    update_bias: list[Tensor]
-    readout: list[Tensor]
-    readout_bias: list[Tensor]
-
-
-class Workspace(NamedTuple):
-    """Room for the activations of one batch, taken once and used for all batches.
-
-    `rows` holds what each node says along each relation; `heard` and `updated` are the two halves of
-    a layer. For scores there is room for one layer, for slopes for all of them and a spare one.
-    """
-
-    rows: Float[Tensor, "layers rows hidden"]
-    heard: Float[Tensor, "layers nodes hidden"]
-    updated: Float[Tensor, "layers nodes hidden"]
-    gathered: Float[Tensor, "rows hidden"]
-    spare: Float[Tensor, "two nodes hidden"]
 
 
 class GraphPotential(BasePotential):
@@ -234,12 +217,12 @@ class GraphPotential(BasePotential):
             weight, rows = weights.hear[layer], room.rows[layer if keep else 0]
             heard = room.heard[layer if keep else 0, :nodes]
             updated = room.updated[layer if keep else layer % 2, :nodes]
-            _affine(state, weight[..., :hidden], weights.hear_bias[layer], heard)
+            affine(state, weight[..., :hidden], weights.hear_bias[layer], heard)
             if self.wiring.relations > 1:
-                _transform(state, weight[..., hidden:], bags.rows, rows, room.gathered)
-            heard += _sums(rows, bags.indices, graphs.starts)
+                transform(state, weight[..., hidden:], bags.rows, rows, room.gathered)
+            heard += sums(rows, bags.indices, graphs.starts)
             heard.relu_()
-            _affine(heard, weights.update[layer], weights.update_bias[layer], updated)
+            affine(heard, weights.update[layer], weights.update_bias[layer], updated)
             updated.relu_()
             state = updated + state if self.residual and layer else updated
             pool = pools[:, layer * hidden : (layer + 1) * hidden]
@@ -254,7 +237,7 @@ class GraphPotential(BasePotential):
         for weight, bias in zip(weights.readout, weights.readout_bias, strict=True):
             previous = activations[-1]
             previous = previous.relu_() if len(activations) > 1 else previous
-            activations.append(_affine(previous, weight, bias))
+            activations.append(affine(previous, weight, bias))
         activations[-1] = activations[-1].squeeze(-1)
         return activations
 
@@ -316,15 +299,13 @@ class GraphPotential(BasePotential):
             spare = room.rows[-1]
             table = spare if size == hidden else spare.new_empty(len(spare), size)
             if kinds:
-                _transform_back(
-                    by_heard, weight[:, hidden:], graphs.told.rows, table, room.gathered
-                )
+                transform_back(by_heard, weight[:, hidden:], graphs.told.rows, table, room.gathered)
             arrived = by_state
             if size == hidden and not self.residual:
                 torch.mm(by_heard, weight[:, :hidden].T, out=by_state)
             else:
                 by_state = by_heard @ weight[:, :hidden].T
-            by_state += _sums(table, graphs.told.indices, graphs.starts)
+            by_state += sums(table, graphs.told.indices, graphs.starts)
             if self.residual and layer:
                 by_state += arrived
         self.wiring.spread_features(slopes, by_state.view(count, nodes, -1))
@@ -371,71 +352,6 @@ class GraphPotential(BasePotential):
             scores = self._densely(onehot, weights)
             (slopes,) = torch.autograd.grad(scores.sum(), onehot)
         return scores.detach(), slopes
-
-
-def _affine(state: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:
-    """A linear layer; where the weights are those of all levels, of as many equal parts of the state."""
-    if weight.ndim == 2:
-        return torch.addmm(bias, state, weight, out=out)
-    out = None if out is None else _parts(out, weight)
-    return torch.baddbmm(bias[:, None], _parts(state, weight), weight, out=out)
-
-
-def _parts(rows: Tensor, weight: Tensor) -> Tensor:
-    return rows.view(len(weight), -1, rows.shape[-1])
-
-
-def _transform(state: Tensor, weight: Tensor, rows: Rows | None, out: Tensor, room: Tensor) -> None:
-    """What nodes say along the relations: those of `rows`, or all nodes along all relations."""
-    if rows is None:
-        said = out[: weight.shape[-1] // out.shape[1] * len(state)].view(len(state), -1)
-        if weight.ndim == 2:
-            torch.mm(state, weight, out=said)
-        else:
-            torch.bmm(_parts(state, weight), weight, out=_parts(said, weight))
-        return
-    gathered = _gather(state, rows, room)
-    parts = weight.split(out.shape[1], dim=1)
-    for columns, some in zip(parts, _spans(rows.counts), strict=True):
-        torch.mm(gathered[some], columns, out=out[some])
-
-
-def _sums(table: Tensor, indices: Tensor, starts: Tensor) -> Tensor:
-    """The sum of each bag's rows; many small ones, so that the checks of the usual call would tell."""
-    return torch.embedding_bag(table, indices, starts, False, 0)[0]
-
-
-def _transform_back(
-    gradient: Tensor, weight: Tensor, rows: Rows | None, out: Tensor, room: Tensor
-) -> None:
-    """The same on the way back: gradients by the states of those who were heard."""
-    parts = weight.split(gradient.shape[1], dim=1)
-    if rows is None:
-        told = out[: len(parts) * len(gradient)].view(len(gradient), len(parts), -1)
-        for relation, columns in enumerate(parts):
-            torch.mm(gradient, columns.T, out=told[:, relation])
-        return
-    gathered = _gather(gradient, rows, room)
-    for columns, some in zip(parts, _spans(rows.counts), strict=True):
-        torch.mm(gathered[some], columns.T, out=out[some])
-
-
-def _gather(state: Tensor, rows: Rows, room: Tensor) -> Tensor:
-    if state.shape[1] != room.shape[1]:
-        return state.index_select(0, rows.nodes)
-    return torch.index_select(state, 0, rows.nodes, out=room[: len(rows.nodes)])
-
-
-def _spans(counts: list[int]) -> list[slice]:
-    ends = list(accumulate(counts))
-    return [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
-
-
-def relu_backward(gradient: Tensor, activation: Tensor) -> Tensor:
-    """The gradient before a ReLU, put in the place of the one behind it."""
-    return torch.ops.aten.threshold_backward.grad_input(
-        gradient, activation, 0, grad_input=gradient
-    )
 
 
 class _Recomputed(torch.autograd.Function):
