@@ -53,6 +53,7 @@ class ModelConfig:
     base: bool = (
         True  # independent groups with the marginals of the corrupted data, to be corrected
     )
+    pieces: bool = False  # count the pieces that the graph falls into, with a learned weight
     seed: int = 0
 
 
@@ -137,6 +138,7 @@ class Config:
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "small": {},
     "molecules": {
+        "model": {"pieces": True},
         "chains": {"replicas": 200},
         "optimiser": {"weight_decay": 0.5, "spread": 3.0},
         "training": {"batch": 200},

@@ -28,6 +28,7 @@ from nmln.potentials.fragment import DeepSetPotential, FragmentPotential
 from nmln.potentials.graph import GraphPotential
 from nmln.potentials.image import ImagePotential
 from nmln.potentials.independent import IndependentPotential
+from nmln.potentials.pieces import PiecesPotential
 from nmln.potentials.total import TotalPotential
 from nmln.pretrained import folder_of
 from nmln.sampler import Observer, sample
@@ -86,7 +87,7 @@ class Model:
             copies = worlds[torch.randint(len(worlds), (max(2000, len(worlds)),), generator=rng)]
             base = IndependentPotential.fit(space, method.corrupt(space, copies, rng))
             potential = potential.add(base)
-        return Model(space, potential, config, tuple(formulas))
+        return Model(space, _with_pieces(potential, config), config, tuple(formulas))
 
     @staticmethod
     def fit(
@@ -205,17 +206,22 @@ class Model:
         return model
 
     @staticmethod
-    def combined(models: Sequence["Model"]) -> "Model":
+    def combined(models: Sequence["Model"], *, pieces: bool = False) -> "Model":
         """The model whose score is the mean of theirs: probable is what all of them find probable.
 
         They are over one space, with networks of one form and the same ladder, and were trained apart.
+        With `pieces` the whole counts pieces too, with a weight of zero that `weighed` learns.
         """
         check_alike(models)
         networks = [_networks(model.config.model) for model in models]
-        config = override(models[0].config, {"model.networks": max(1, sum(networks))})
+        changes = {"model.networks": max(1, sum(networks))}
+        known = models[0].config.model.pieces
+        config = override(models[0].config, {**changes, "model.pieces": pieces or known})
         whole = Model.described(replace(models[0], config=config).describe())
-        states = [model.potential.state_dict() for model in models]
-        whole.take(mean_of(states, networks), "the combination")
+        mean = mean_of([model.potential.state_dict() for model in models], networks)
+        if pieces and not known:  # as it is made: the last part, without effect
+            mean = {**whole.potential.state_dict(), **mean}
+        whole.take(mean, "the combination")
         return whole
 
     def weighed(
@@ -227,12 +233,15 @@ class Model:
         """This model with the betas of its networks fitted by likelihood, and all else as it is.
 
         A mean of scores is flatter than each of them where they disagree, and some levels of some
-        networks are better than others: a few hundred steps find out by how much.
+        networks are better than others: a few hundred steps find out by how much. What each further
+        piece of a world costs is fitted too, where they are counted.
         """
         potential = deepcopy(self.potential).requires_grad_(False)
         assert isinstance(potential, TotalPotential)
         for beta in potential.betas[: _networks(self.config.model)]:
             beta.requires_grad_(True)
+        if self.config.model.pieces:
+            potential.parts[-1].requires_grad_(True)
         trainer = Trainer(
             potential, worlds, override(self.config, {**WEIGHING, "training.steps": steps})
         )
@@ -276,7 +285,7 @@ class Model:
         if config.model.base:
             table = torch.zeros(potential.levels, space.entries)
             potential = potential.add(IndependentPotential(space, table))
-        return Model(space, potential, config, tuple(program.formulas))
+        return Model(space, _with_pieces(potential, config), config, tuple(program.formulas))
 
 
 @torch.no_grad()
@@ -308,6 +317,13 @@ def _learned(
         for beta in total.betas[: config.model.networks]:
             beta.div_(config.model.networks)
     return total
+
+
+def _with_pieces(potential: TotalPotential, config: Config) -> TotalPotential:
+    """The count of pieces comes last, so that a model can take it up later."""
+    if not config.model.pieces:
+        return potential
+    return potential.add(PiecesPotential(potential.space, potential.levels))
 
 
 def _networks(model: ModelConfig) -> int:

@@ -46,8 +46,12 @@ def scores(model: Model) -> torch.Tensor:
 
 @pytest.mark.parametrize("potential", ["graph", "fragment", "deepset", "formula"])
 @pytest.mark.parametrize("bound", [0.0, 50.0])
-def test_the_score_is_the_mean(potential: str, bound: float) -> None:
-    models = [made(seed, formulas=True, potential=potential, bound=bound) for seed in range(3)]
+@pytest.mark.parametrize("pieces", [False, True])
+def test_the_score_is_the_mean(potential: str, bound: float, pieces: bool) -> None:
+    models = [
+        made(seed, formulas=True, potential=potential, bound=bound, pieces=pieces)
+        for seed in range(3)
+    ]
     whole = Model.combined(models)
     assert whole.config.model.networks == (1 if potential == "formula" else 3)
     mean = torch.stack([scores(model) for model in models]).mean(0)
@@ -100,6 +104,25 @@ def test_the_weights_of_networks_are_fitted_by_likelihood() -> None:
     before, after = whole.potential.state_dict(), fitted.potential.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"betas.0", "betas.1"}
+
+
+def test_what_a_piece_costs_can_be_learned_by_a_combination() -> None:
+    """Networks that know nothing of pieces, data that are all in one: a further one has a cost."""
+    models = [made(seed) for seed in range(2)]
+    whole = Model.combined(models, pieces=True)
+    assert torch.allclose(scores(whole), scores(Model.combined(models)), atol=1e-5)
+    linked = WORLDS[WORLDS[:, 3] + WORLDS[:, 4] > 0]  # Anna and Bob, either way round
+    fitted = whole.weighed(linked, 60)
+    assert bool((fitted.potential.get_parameter("parts.3.weight") > 0.05).all())
+
+    @torch.no_grad()
+    def one_piece(model: Model) -> float:
+        last = scores(model)[-1].softmax(0)
+        return float(last[WORLDS[:, 3] + WORLDS[:, 4] > 0].sum())
+
+    assert one_piece(fitted) > one_piece(whole) + 0.1
+    with pytest.raises(InputError, match=r"differ in model\.pieces"):
+        Model.combined([made(0), made(1, pieces=True)])
 
 
 def test_what_has_no_mean_is_refused() -> None:

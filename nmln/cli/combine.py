@@ -17,6 +17,13 @@ def combine(
             min=0, help="Steps that fit how much each run counts at each level; 0: alike."
         ),
     ] = 0,
+    pieces: Annotated[
+        bool,
+        typer.Option(
+            "--pieces",
+            help="Let --fit also learn what each further piece of a world costs, where the runs do not.",
+        ),
+    ] = False,
 ) -> None:
     """Make one model of several runs: its score is the mean of theirs.
 
@@ -28,5 +35,5 @@ def combine(
     from nmln.workflow.combining import combine as work
 
     with progress("fitting", fit) as tick:
-        model = work(runs, output, fit, lambda _: tick())
+        model = work(runs, output, fit, lambda _: tick(), pieces=pieces)
     typer.echo(f"Written: {output}, the mean of {model.config.model.networks} networks")

@@ -12,14 +12,24 @@ from nmln.workflow.training import check_new, read_head, write_head
 
 
 def combine(
-    folders: Sequence[Path], output: Path, steps: int = 0, report: Report | None = None
+    folders: Sequence[Path],
+    output: Path,
+    steps: int = 0,
+    report: Report | None = None,
+    *,
+    pieces: bool = False,
 ) -> Model:
     """The mean of the models in the folders; they have learned from the same split of the same data.
 
-    With `steps`, how much each of them counts at each level is then fitted to the training data.
+    With `steps`, how much each of them counts at each level is then fitted to the training data; with
+    `pieces`, what each further piece of a world costs as well.
     """
     if len(folders) < 2:
         raise InputError("one run alone has no mean. Name two or more.")
+    if pieces and not steps:
+        raise InputError(
+            "what a piece costs is learned by fitting. Say for how many steps: --fit 300."
+        )
     check_new(output)
     heads = [read_head(folder) for folder in folders]
     splits = [read_json(folder / "split.json") for folder in folders]
@@ -31,7 +41,7 @@ def combine(
                 "them: what is held out from the one the other may know. Train it on the same.",
                 str(folder),
             )
-    model = Model.combined([load(folder) for folder in folders])
+    model = Model.combined([load(folder) for folder in folders], pieces=pieces)
     if steps:
         source = sources.load(model.config.data)
         model = model.weighed(sources.pick(source.worlds, source.train), steps, report)

@@ -21,6 +21,7 @@ from nmln.potentials.function import OneHotPotential, TablePotential, ValuesPote
 from nmln.potentials.graph import GraphPotential
 from nmln.potentials.image import ImagePotential
 from nmln.potentials.independent import IndependentPotential
+from nmln.potentials.pieces import PiecesPotential
 from nmln.potentials.quantified import QuantifiedPotential
 from nmln.potentials.tempered import TemperedPotential
 from nmln.potentials.total import TotalPotential
@@ -137,6 +138,10 @@ def tempered(space: Space, rng: Generator) -> BasePotential:
     return TemperedPotential(GraphPotential(space, 1, 2, 8, rng=rng), (3.0, 1.0))
 
 
+def pieces(space: Space, rng: Generator) -> BasePotential:
+    return PiecesPotential(space, LEVELS)
+
+
 CASES = [
     Case("graph", MOLECULES, graph()),
     Case("graph wide", MOLECULES, graph(2, 96)),
@@ -167,8 +172,10 @@ CASES = [
     Case("independent", SORTS, independent),
     Case("total", MOLECULES, total),
     Case("tempered", MOLECULES, tempered),
+    Case("pieces", MOLECULES, pieces),
+    Case("pieces of sorts", SORTS, pieces),
 ]
-EXACT_SLOPES = {"formula", "values function", "table", "independent"}
+EXACT_SLOPES = {"pieces", "pieces of sorts", "formula", "values function", "table", "independent"}
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name)

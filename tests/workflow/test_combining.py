@@ -33,7 +33,7 @@ def test_two_runs_become_one_model(
     assert not torch.allclose(one.potential.score(worlds), mean, atol=1e-5)
     head = json.loads(Path("both/config.json").read_text())
     assert head["combined"] == ["seed0", "seed1"]
-    fitting = ("combine", "seed0", "seed1", "--output", "fitted", "--fit", 5)
+    fitting = ("combine", "seed0", "seed1", "--output", "fitted", "--fit", 5, "--pieces")
     assert run_here(monkeypatch, capfd, *fitting).code == 0
     fitted = sampling.load(Path("fitted")).potential.score(worlds)
     assert not torch.allclose(fitted, mean, atol=1e-5)
@@ -48,6 +48,7 @@ def test_two_runs_become_one_model(
 @pytest.mark.parametrize(
     ("folders", "output", "said"),
     [
+        (("seed0", "seed1", "--pieces"), "new", "Say for how many steps: --fit 300"),
         (("seed0",), "new", "one run alone has no mean"),
         (("seed0", "other"), "new", "from another split of them"),
         (("seed0", "seed1"), "other", "a run in this folder already"),

@@ -1,0 +1,145 @@
+"""Whether the graph of a world is in one piece, which no network of messages can tell for sure."""
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64, Integer
+from torch import Tensor, nn
+
+from nmln.files import InputError
+from nmln.potentials.base import BasePotential
+from nmln.space import Space
+from nmln.types import Scores, Slopes, Values
+
+UNIT = 10.0  # nats a piece for a weight of 1: weights are learned in steps that suit a network
+_ROWS = 2**22  # places of adjacency that are looked at together
+
+
+class PiecesPotential(BasePotential):
+    """-10 w (pieces - 1), with a learned w for every level: what each further piece of a world costs.
+
+    Nodes are the constants of all sorts; two are linked where a binary attribute says anything but none
+    or false of them, in either order. The connected components of this graph are its pieces. A node
+    that hears only its neighbours cannot tell a ring beside another ring from one large ring, so that a
+    graph potential alone leaves such worlds too probable. The cost grows with the cube of the nodes.
+    """
+
+    def __init__(self, space: Space, levels: int) -> None:
+        super().__init__(space, levels)
+        linking = [
+            block
+            for block in space.blocks
+            if block.attribute.arity == 2 and block.attribute.null is not None
+        ]
+        if not linking:
+            raise InputError(
+                "pieces are counted by links, but no binary attribute here can say none or false. "
+                "Leave model.pieces out."
+            )
+        first, nodes = {}, 0
+        for sort, names in space.domain.items():
+            first[sort] = nodes
+            nodes += len(names)
+        self.nodes = nodes
+        self.weight = nn.Parameter(torch.zeros(levels))
+        ends, groups, null = [], [], []
+        for block in linking:
+            places = space.tuples(block, np.arange(block.count))
+            one, other = (
+                at + first[sort] for at, sort in zip(places, block.attribute.sorts, strict=True)
+            )
+            ends.append(np.stack([one, other]))
+            groups.append(np.arange(block.count) + block.first_group)
+            null.append(np.full(block.count, block.attribute.null))
+        tables = {
+            "ends": torch.from_numpy(np.concatenate(ends, 1)),
+            "groups": torch.from_numpy(np.concatenate(groups)),
+            "null": torch.from_numpy(np.concatenate(null)),
+            "before": torch.ones(nodes, nodes, dtype=torch.bool).tril(-1),
+        }
+        for name, table in tables.items():
+            setattr(self, name, nn.Buffer(table, persistent=False))
+        self.links_at = nn.Buffer(self._lay_out(), persistent=False)
+
+    ends: Int64[Tensor, "two links"]
+    groups: Int64[Tensor, " links"]
+    null: Int64[Tensor, " links"]
+    before: Bool[Tensor, "nodes nodes"]
+
+    def _lay_out(self) -> Int64[Tensor, "most places"]:
+        """The links at each place of the adjacency, filled up with one that is never there."""
+        one, other = self.ends
+        link = torch.arange(len(self.groups)).repeat(2)
+        place = torch.cat([one * self.nodes + other, other * self.nodes + one])
+        order = place.argsort(stable=True)
+        place, link = place[order], link[order]
+        rank = torch.arange(len(place)) - torch.searchsorted(place, place)
+        most = int(rank.max()) + 1 if len(rank) else 1
+        table = torch.full((most, self.nodes**2), len(self.groups))
+        table[rank, place] = link
+        return table
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weight.dtype
+
+    def pieces(self, worlds: Integer[Tensor, "worlds groups"]) -> Int64[Tensor, " worlds"]:
+        """How many pieces each world has."""
+        some = max(1, _ROWS // max(1, self.nodes**2))
+        parts = [self._reach(self._linked(part)) for part in worlds.split(some)]
+        return torch.cat([(~(reach & self.before).any(2)).sum(1) for reach in parts])
+
+    def _linked(self, worlds: Integer[Tensor, "worlds groups"]) -> Bool[Tensor, "worlds links"]:
+        return worlds[:, self.groups] != self.null
+
+    def _reach(self, linked: Bool[Tensor, "worlds links"]) -> Bool[Tensor, "worlds nodes nodes"]:
+        """Which nodes are in the same piece (Warshall's algorithm)."""
+        padded = torch.cat([linked, linked.new_zeros(len(linked), 1)], 1)
+        reach = padded[:, self.links_at[0]]
+        for more in self.links_at[1:]:
+            reach |= padded[:, more]
+        reach = reach.view(-1, self.nodes, self.nodes)
+        for node in range(self.nodes):
+            reach |= reach[:, :, node, None] & reach[:, None, node]
+        return reach
+
+    def evaluate(self, values: Values) -> Scores:
+        return self._cost(self.pieces(values.flatten(0, 1)).view(values.shape[:2]) - 1)
+
+    def _cost(self, more: Tensor) -> Tensor:
+        """What so many more pieces cost; levels come first."""
+        return more.to(self.dtype) * (-UNIT * self.weight).view(-1, *[1] * (more.ndim - 1))
+
+    @torch.no_grad()
+    def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
+        """Slopes are exact differences: a link added between two pieces, or one taken that held them."""
+        some = max(1, _ROWS // max(1, len(self.groups) * self.nodes**2))
+        parts = [self._changes(worlds) for worlds in values.flatten(0, 1).split(some)]
+        more = torch.cat(parts).view(*values.shape[:2], self.space.entries)
+        return self.evaluate(values), self._cost(more)
+
+    def _changes(
+        self, worlds: Integer[Tensor, "worlds groups"]
+    ) -> Integer[Tensor, "worlds entries"]:
+        """How many pieces more each world has with one group in one category."""
+        linked = self._linked(worlds)
+        one, other = self.ends
+        joins = ~linked & ~self._same_piece(linked, one, other)
+        world, link = linked.nonzero().T
+        without = linked[world]
+        without[torch.arange(len(link), device=link.device), link] = False
+        parts = ~self._same_piece(without, one[link, None], other[link, None]).squeeze(1)
+        # Every category but none links; none parts what the link alone held together.
+        more = torch.zeros(len(worlds), self.space.groups, dtype=torch.int8, device=link.device)
+        more[:, self.groups] = -joins.to(torch.int8)
+        entries = more[:, self.space.group_of_entry.to(link.device)]
+        none = self.space.offsets.to(link.device)[self.groups] + self.null
+        entries[:, none] = 0
+        entries[world, none[link]] = parts.to(torch.int8)
+        return entries
+
+    def _same_piece(
+        self, linked: Bool[Tensor, "worlds links"], one: Tensor, other: Tensor
+    ) -> Bool[Tensor, "worlds pairs"]:
+        reach = self._reach(linked).flatten(1)
+        place = (one * self.nodes + other).expand(len(linked), -1)
+        return reach.gather(1, place) | (one == other)
