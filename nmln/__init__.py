@@ -37,6 +37,7 @@ _HOMES = {
     "OneHotPotential": "potentials.function",
     "ValuesPotential": "potentials.function",
     "TablePotential": "potentials.function",
+    "PiecesPotential": "potentials.pieces",
     "QuantifiedPotential": "potentials.quantified",
     "TemperedPotential": "potentials.tempered",
     "TotalPotential": "potentials.total",
@@ -138,6 +139,7 @@ if TYPE_CHECKING:
     from nmln.potentials.function import ValuesPotential as ValuesPotential
     from nmln.potentials.graph import GraphPotential as GraphPotential
     from nmln.potentials.image import ImagePotential as ImagePotential
+    from nmln.potentials.pieces import PiecesPotential as PiecesPotential
     from nmln.potentials.quantified import QuantifiedPotential as QuantifiedPotential
     from nmln.potentials.tempered import Temperatures as Temperatures
     from nmln.potentials.tempered import TemperedPotential as TemperedPotential
