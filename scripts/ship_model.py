@@ -111,7 +111,8 @@ def card(name: str, run: Path, beside: dict[str, Path], recipe: list[str]) -> li
         f'`nmln.Model.pretrained("{name}")`.',
         "",
         f"An NMLN* with {_counted(model.networks)} of {model.layers} layers of {model.hidden}",
-        f"at each of {len(ladder.rates)} levels, {size:.1f} MB. It has learned from {number:,} of the",
+        f"at each of {len(ladder.rates)} levels{_pieces(model.pieces)},",
+        f"{size:.1f} MB. It has learned from {number:,} of the",
         f"{number + held_out:,} molecules of the built-in set `{config.data.source}`; the other",
         f"{held_out:,} were held out. {config.training.steps:,} steps with {chains.replicas} replicas",
         f"and {chains.sweeps * chains.moves} moves each took {_time(run, head)}:",
@@ -147,14 +148,20 @@ def _counted(networks: int) -> str:
     return "a graph network" if networks == 1 else f"the mean of {networks} graph networks"
 
 
+def _pieces(counted: bool) -> str:
+    return " and a count of [pieces](potentials.md#one-piece-or-two)" if counted else ""
+
+
 def _time(run: Path, head: dict[str, Any]) -> str:
-    """How long the training took: of the run itself, or of those that it was combined from."""
-    told = []
-    for folder in map(Path, head.get("combined", [run])):
+    """How long the training took: of the run itself, or of each that it was combined from."""
+    folders = [Path(one) for one in head.get("combined", [run])]
+    minutes = []
+    for folder in folders:
         last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
-        cores = json.loads((folder / "config.json").read_text())["config"]["training"]["processes"]
-        told.append(f"{last['seconds'] / 60:.0f} minutes on {max(1, cores)} core(s)")
-    return " and ".join(told)
+        minutes.append(round(last["seconds"] / 60))
+    cores = json.loads((folders[0] / "config.json").read_text())["config"]["training"]["processes"]
+    told = f"{min(minutes)} to {max(minutes)}" if len(folders) > 1 else f"{minutes[0]}"
+    return f"{told} minutes on {max(1, cores)} core(s){' a network' if len(folders) > 1 else ''}"
 
 
 def _share(share: dict[str, Any]) -> str:
