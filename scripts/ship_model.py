@@ -149,7 +149,7 @@ def _counted(networks: int) -> str:
 
 
 def _pieces(counted: bool) -> str:
-    return " and a count of [pieces](potentials.md#one-piece-or-two)" if counted else ""
+    return " and a count of pieces (`PiecesPotential`)" if counted else ""
 
 
 def _time(run: Path, head: dict[str, Any]) -> str:
