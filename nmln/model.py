@@ -230,12 +230,14 @@ class Model:
         steps: int,
         report: Report | None = None,
     ) -> "Model":
-        """This model with the betas of its networks fitted by likelihood, and all else as it is.
+        """This model with the betas of its networks fitted by likelihood.
 
         A mean of scores is flatter than each of them where they disagree, and some levels of some
         networks are better than others: a few hundred steps find out by how much. What each further
-        piece of a world costs is fitted too, where they are counted.
+        piece of a world costs is fitted too, where they are counted. All else stays as it is.
         """
+        if not _networks(self.config.model) and not self.config.model.pieces:
+            raise InputError("a formula model has no networks to weigh. Combine without fitting.")
         potential = deepcopy(self.potential).requires_grad_(False)
         assert isinstance(potential, TotalPotential)
         for beta in potential.betas[: _networks(self.config.model)]:

@@ -51,8 +51,9 @@ def columns(found: dict[str, Any]) -> list[str]:
         f"{found['attempts']:,}",
         _share(found["valid"]),
         *(
-            f"{found['recall']['test']['at'][mark]['value']:.0f}, "
-            f"{found['recall']['train']['at'][mark]['value']:.0f}"
+            ", ".join(
+                _number(found["recall"][kind]["at"][mark]["value"]) for kind in ("test", "train")
+            )
             for mark in MARKS
         ),
         _share(found["coverage_test"]),
@@ -148,13 +149,27 @@ def _counted(networks: int) -> str:
     return "a graph network" if networks == 1 else f"the mean of {networks} graph networks"
 
 
+def _trained(run: Path, head: dict[str, Any]) -> list[Path]:
+    """The runs that a model was combined from, or the run itself."""
+    if "combined" not in head:
+        return [run]
+    heads = {
+        Path(one): json.loads((Path(one) / "config.json").read_text()) for one in head["combined"]
+    }
+    return [folder for one, its in heads.items() for folder in _trained(one, its)]
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}" if value < 100 and value % 1 else f"{value:.0f}"
+
+
 def _pieces(counted: bool) -> str:
     return " and a count of pieces (`PiecesPotential`)" if counted else ""
 
 
 def _time(run: Path, head: dict[str, Any]) -> str:
     """How long the training took: of the run itself, or of each that it was combined from."""
-    folders = [Path(one) for one in head.get("combined", [run])]
+    folders = _trained(run, head)
     minutes = []
     for folder in folders:
         last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])

@@ -125,6 +125,12 @@ def test_what_a_piece_costs_can_be_learned_by_a_combination() -> None:
         Model.combined([made(0), made(1, pieces=True)])
 
 
+def test_a_model_of_formulas_has_nothing_to_weigh() -> None:
+    whole = Model.combined([made(seed, formulas=True, potential="formula") for seed in range(2)])
+    with pytest.raises(InputError, match="no networks to weigh"):
+        whole.weighed(WORLDS[:20], 5)
+
+
 def test_what_has_no_mean_is_refused() -> None:
     with pytest.raises(InputError, match="no models to combine"):
         Model.combined([])

@@ -14,7 +14,9 @@ def combine(
     fit: Annotated[
         int,
         typer.Option(
-            min=0, help="Steps that fit how much each run counts at each level; 0: alike."
+            min=0,
+            help="Steps that fit how much each run counts at each level, and what a further piece of a "
+            "world costs where runs count pieces; 0: all runs count alike.",
         ),
     ] = 0,
     pieces: Annotated[

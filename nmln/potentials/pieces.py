@@ -20,7 +20,8 @@ class PiecesPotential(BasePotential):
     Nodes are the constants of all sorts; two are linked where a binary attribute says anything but none
     or false of them, in either order. The connected components of this graph are its pieces. A node
     that hears only its neighbours cannot tell a ring beside another ring from one large ring, so that a
-    graph potential alone leaves such worlds too probable. The cost grows with the cube of the nodes.
+    graph potential alone leaves such worlds too probable. Scores take time in proportion to the cube of
+    the nodes, slopes as often for every link that may hold two pieces together.
     """
 
     def __init__(self, space: Space, levels: int) -> None:
@@ -33,7 +34,7 @@ class PiecesPotential(BasePotential):
         if not linking:
             raise InputError(
                 "pieces are counted by links, but no binary attribute here can say none or false. "
-                "Leave model.pieces out."
+                "Do without: --set model.pieces=false."
             )
         first, nodes = {}, 0
         for sort, names in space.domain.items():
@@ -84,9 +85,12 @@ class PiecesPotential(BasePotential):
 
     def pieces(self, worlds: Integer[Tensor, "worlds groups"]) -> Int64[Tensor, " worlds"]:
         """How many pieces each world has."""
-        some = max(1, _ROWS // max(1, self.nodes**2))
-        parts = [self._reach(self._linked(part)) for part in worlds.split(some)]
+        parts = [self._reach(self._linked(part)) for part in worlds.split(self._at_a_time)]
         return torch.cat([(~(reach & self.before).any(2)).sum(1) for reach in parts])
+
+    @property
+    def _at_a_time(self) -> int:
+        return max(1, _ROWS // self.nodes**2)
 
     def _linked(self, worlds: Integer[Tensor, "worlds groups"]) -> Bool[Tensor, "worlds links"]:
         return worlds[:, self.groups] != self.null
@@ -112,8 +116,7 @@ class PiecesPotential(BasePotential):
     @torch.no_grad()
     def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
         """Slopes are exact differences: a link added between two pieces, or one taken that held them."""
-        some = max(1, _ROWS // max(1, len(self.groups) * self.nodes**2))
-        parts = [self._changes(worlds) for worlds in values.flatten(0, 1).split(some)]
+        parts = [self._changes(worlds) for worlds in values.flatten(0, 1).split(self._at_a_time)]
         more = torch.cat(parts).view(*values.shape[:2], self.space.entries)
         return self.evaluate(values), self._cost(more)
 
@@ -125,17 +128,35 @@ class PiecesPotential(BasePotential):
         one, other = self.ends
         joins = ~linked & ~self._same_piece(linked, one, other)
         world, link = linked.nonzero().T
-        without = linked[world]
-        without[torch.arange(len(link), device=link.device), link] = False
-        parts = ~self._same_piece(without, one[link, None], other[link, None]).squeeze(1)
         # Every category but none links; none parts what the link alone held together.
         more = torch.zeros(len(worlds), self.space.groups, dtype=torch.int8, device=link.device)
         more[:, self.groups] = -joins.to(torch.int8)
         entries = more[:, self.space.group_of_entry.to(link.device)]
         none = self.space.offsets.to(link.device)[self.groups] + self.null
         entries[:, none] = 0
-        entries[world, none[link]] = parts.to(torch.int8)
+        entries[world, none[link]] = self._holds(linked, world, link).to(torch.int8)
         return entries
+
+    def _holds(
+        self,
+        linked: Bool[Tensor, "worlds links"],
+        world: Int64[Tensor, " some"],
+        link: Int64[Tensor, " some"],
+    ) -> Bool[Tensor, " some"]:
+        """Whether what is linked in a world would fall apart without this link of it."""
+        one, other = self.ends
+        between = (one != other)[None] & linked
+        number = between.new_zeros(len(linked), self.nodes, dtype=torch.int64)
+        number.index_add_(1, one, between.long()).index_add_(1, other, between.long())
+        ends = (number[world, one[link]], number[world, other[link]])
+        holds = (one[link] != other[link]) & ((ends[0] == 1) | (ends[1] == 1))  # a node's only link
+        unsure = ((one[link] != other[link]) & ~holds).nonzero().squeeze(1)
+        for some in unsure.split(self._at_a_time):
+            without = linked[world[some]]
+            without[torch.arange(len(some), device=some.device), link[some]] = False
+            pair = one[link[some], None], other[link[some], None]
+            holds[some] = ~self._same_piece(without, *pair).squeeze(1)
+        return holds
 
     def _same_piece(
         self, linked: Bool[Tensor, "worlds links"], one: Tensor, other: Tensor

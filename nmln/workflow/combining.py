@@ -26,12 +26,12 @@ def combine(
     """
     if len(folders) < 2:
         raise InputError("one run alone has no mean. Name two or more.")
-    if pieces and not steps:
+    check_new(output)
+    heads = [read_head(folder) for folder in folders]
+    if pieces and not steps and not heads[0]["config"]["model"].get("pieces"):
         raise InputError(
             "what a piece costs is learned by fitting. Say for how many steps: --fit 300."
         )
-    check_new(output)
-    heads = [read_head(folder) for folder in folders]
     splits = [read_json(folder / "split.json") for folder in folders]
     for folder, head, split in zip(folders[1:], heads[1:], splits[1:], strict=True):
         same_data = head["config"]["data"]["source"] == heads[0]["config"]["data"]["source"]

@@ -35,8 +35,10 @@ def test_two_runs_become_one_model(
     assert head["combined"] == ["seed0", "seed1"]
     fitting = ("combine", "seed0", "seed1", "--output", "fitted", "--fit", 5, "--pieces")
     assert run_here(monkeypatch, capfd, *fitting).code == 0
-    fitted = sampling.load(Path("fitted")).potential.score(worlds)
-    assert not torch.allclose(fitted, mean, atol=1e-5)
+    fitted = sampling.load(Path("fitted"))
+    assert not torch.allclose(fitted.potential.score(worlds), mean, atol=1e-5)
+    assert fitted.config.model.pieces
+    assert bool((fitted.potential.get_parameter("parts.3.weight") != 0).all())
     assert run_here(monkeypatch, capfd, "sample", "both", "--num-samples", 20).code == 0
     few = ("--chains", 10, "--steps", 20, "--sweeps", 10)
     assert run_here(monkeypatch, capfd, "likelihood", "both", *few).code == 0
