@@ -324,8 +324,8 @@ def findings(found: Diagnostics) -> list[str]:
         if low:
             named, least = ", ".join(map(str, low)), min(levels[level] for level in low)
             result.append(
-                f"{kernel} is accepted in {least:.1%} of its moves at level {named}: give it a "
-                "warm-up to find its step size, or take another kernel there"
+                f"{kernel} is accepted in {least:.1%} of its moves at level {named}: try "
+                "another kernel there, or give this one a warm-up if it has a step size to find"
             )
     return result
 
