@@ -90,7 +90,7 @@ class PiecesPotential(BasePotential):
 
     @property
     def _at_a_time(self) -> int:
-        return max(1, _ROWS // self.nodes**2)
+        return max(1, _ROWS // max(1, self.nodes**2))
 
     def _linked(self, worlds: Integer[Tensor, "worlds groups"]) -> Bool[Tensor, "worlds links"]:
         return worlds[:, self.groups] != self.null

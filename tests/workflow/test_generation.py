@@ -292,7 +292,7 @@ def test_a_mistake_ends_in_one_line(
 @pytest.mark.slow
 def test_killed_at_random_moments_it_ends_with_the_same_files(run: Path) -> None:
     options = ("run", "--num-samples", "20000", "--chains", "20", "--burn-in", "5")
-    options += ("--processes", "1", "--output", "killed")
+    options += ("--thin", "1", "--processes", "1", "--output", "killed")
     chance = random.Random(0)
     for _ in range(4):
         with subprocess.Popen(
