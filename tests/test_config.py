@@ -35,6 +35,12 @@ def test_presets_can_be_built_on(name: str, tmp_path: Path) -> None:
     )
 
 
+def test_molecules_count_pieces_and_others_do_not() -> None:
+    assert configure({}, preset="molecules").model.pieces
+    assert not configure({}).model.pieces
+    assert not configure({"model": {"pieces": False}}, preset="molecules").model.pieces
+
+
 def test_the_preset_of_the_paper_has_its_numbers() -> None:
     config = configure({}, preset="paper")
     assert config.ladder.rates == (0.1, 0.01, 0.005, 0.0025, 0.001)
