@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from nmln.files import InputError
 from nmln.potentials.base import BasePotential
+from nmln.potentials.wiring import number_nodes
 from nmln.space import Space
 from nmln.types import Scores, Slopes, Values
 
@@ -36,11 +37,7 @@ class PiecesPotential(BasePotential):
                 "pieces are counted by links, but no binary attribute here can say none or false. "
                 "Do without: --set model.pieces=false."
             )
-        first, nodes = {}, 0
-        for sort, names in space.domain.items():
-            first[sort] = nodes
-            nodes += len(names)
-        self.nodes = nodes
+        first, self.nodes = number_nodes(space)
         self.weight = nn.Parameter(torch.zeros(levels))
         ends, groups, null = [], [], []
         for block in linking:
@@ -55,7 +52,7 @@ class PiecesPotential(BasePotential):
             "ends": torch.from_numpy(np.concatenate(ends, 1)),
             "groups": torch.from_numpy(np.concatenate(groups)),
             "null": torch.from_numpy(np.concatenate(null)),
-            "before": torch.ones(nodes, nodes, dtype=torch.bool).tril(-1),
+            "before": torch.ones(self.nodes, self.nodes, dtype=torch.bool).tril(-1),
         }
         for name, table in tables.items():
             setattr(self, name, nn.Buffer(table, persistent=False))

@@ -106,6 +106,15 @@ class _Direction:
     transposed: bool
 
 
+def number_nodes(space: Space) -> tuple[dict[str, int], int]:
+    """All constants numbered through: where those of each sort begin, and how many there are."""
+    first, nodes = {}, 0
+    for sort, names in space.domain.items():
+        first[sort] = nodes
+        nodes += len(names)
+    return first, nodes
+
+
 class Wiring(nn.Module):
     """Static tables that turn worlds into node features and edges; has no parameters."""
 
@@ -119,11 +128,7 @@ class Wiring(nn.Module):
                 )
         self.space = space
         self._cached_bases: dict[tuple, Tensor] = {}
-        self.first_node: dict[str, int] = {}
-        nodes = 0
-        for sort, names in space.domain.items():
-            self.first_node[sort] = nodes
-            nodes += len(names)
+        self.first_node, nodes = number_nodes(space)
         self.nodes = max(1, nodes)  # a language without constants still has one node
         self._lay_out_features()
         self._lay_out_relations(include_null)
