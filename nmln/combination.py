@@ -35,16 +35,18 @@ class Described(Protocol):
 _OWN = ("seed", "networks")  # settings of a model that may differ
 
 
-def check_alike(models: Sequence[Described]) -> None:
-    """Refuse models that have no mean, and say in what they differ."""
+def check_alike(models: Sequence[Described], names: Sequence[str] = ()) -> None:
+    """Refuse models that have no mean, and say which one differs from the first, and in what."""
     if not models:
         raise InputError("there are no models to combine.")
     first = models[0]
-    for model in models[1:]:
+    for number, model in enumerate(models):
+        name = names[number] if names else None
         if model.space != first.space or model.formulas != first.formulas:
             raise InputError(
                 "the models are over different languages, domains or formulas. Combine models that were "
-                "trained on the same data."
+                "trained on the same data.",
+                name,
             )
         for section in ("ladder", "model"):
             one, other = (
@@ -55,7 +57,8 @@ def check_alike(models: Sequence[Described]) -> None:
                 if key not in _OWN and other[key] != value:
                     raise InputError(
                         f"the models differ in {section}.{key}: {value} and {other[key]}. Combine "
-                        "models that were trained with the same."
+                        "models that were trained with the same.",
+                        name,
                     )
 
 

@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
+from math import isfinite
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -239,6 +240,8 @@ def _coerce(value: Any, hint: Any, name: str, source: str | None) -> Any:
             return tuple(_coerce(one, float, name, source) for one in value)
         raise InputError(f"{name} is a list of numbers, but is {value!r}.", source)
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not isfinite(value):
+            raise InputError(f"{name} is a finite number, but is {value}.", source)
         return float(value)
     if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value

@@ -1,6 +1,7 @@
 """More than one process: replicas dealt out over ranks, gradients averaged, rank 0 writes."""
 
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,10 @@ from nmln.files import LostProcessError
 
 _PATIENCE = timedelta(minutes=10)
 _GOODBYE = 0.3  # seconds
+_LOOK = 1.0  # seconds between two looks for the launcher while the others are waited for
+
+LAUNCHER = "NMLN_LAUNCHER"
+"""Where a launcher tells the processes that it starts who it is."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +98,36 @@ def _together() -> Iterator[None]:
         raise LostProcessError(f"the connection to another process was lost ({error}).") from None
 
 
+def launcher() -> int:
+    """The process that started this one to work with others."""
+    return int(os.environ.get(LAUNCHER, os.getppid()))
+
+
+@contextmanager
+def _while_launched() -> Iterator[None]:
+    """End this process if its launcher is gone: others are then waited for in vain, for many minutes."""
+    parent, met = launcher(), threading.Event()
+
+    def watch() -> None:
+        while not met.wait(_LOOK):
+            if os.getppid() != parent:
+                os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        met.set()
+
+
 def join() -> Ranks:
     """Take part in what torchrun started; alone if nothing did."""
     if "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1:
         return Ranks()
     if not distributed.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        distributed.init_process_group(backend, timeout=_PATIENCE)
+        with _while_launched():
+            distributed.init_process_group(backend, timeout=_PATIENCE)
     return Ranks(distributed.get_rank(), distributed.get_world_size())
 
 

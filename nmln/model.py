@@ -206,13 +206,16 @@ class Model:
         return model
 
     @staticmethod
-    def combined(models: Sequence["Model"], *, pieces: bool = False) -> "Model":
+    def combined(
+        models: Sequence["Model"], *, pieces: bool = False, names: Sequence[str] = ()
+    ) -> "Model":
         """The model whose score is the mean of theirs: probable is what all of them find probable.
 
         They are over one space, with networks of one form and the same ladder, and were trained apart.
-        With `pieces` the whole counts pieces too, with a weight of zero that `weighed` learns.
+        With `pieces` the whole counts pieces too, with a weight of zero that `weighed` learns. An error
+        calls the models by their `names`.
         """
-        check_alike(models)
+        check_alike(models, names)
         networks = [_networks(model.config.model) for model in models]
         changes = {"model.networks": max(1, sum(networks))}
         known = models[0].config.model.pieces
@@ -250,7 +253,12 @@ class Model:
         for metrics in train(trainer):
             if report is not None:
                 report(metrics)
-        return self.averaged(trainer)
+        fitted = self.averaged(trainer)
+        for new, own in zip(
+            fitted.potential.parameters(), self.potential.parameters(), strict=True
+        ):
+            new.requires_grad_(own.requires_grad)  # the whole of it can learn on
+        return fitted
 
     @staticmethod
     def pretrained(name: str) -> "Model":

@@ -21,6 +21,7 @@ from typing import Any
 from nmln import pretrained
 from nmln.config import configure
 from nmln.files import write_lines
+from nmln.workflow.likelihood import by_log_z
 
 ROOT = Path(__file__).parent.parent
 MARKS = ("100", "300", "1000", "3000", "10000")
@@ -38,7 +39,7 @@ def numbers(run: Path) -> dict[str, Any]:
         "levels": [one["valid"] / sampled["attempts"] for one in sampled["levels"]],
         "nats": likelihood.get("test_molecules"),
         "nats_error": likelihood.get("test_molecules_error"),
-        "log_z": (likelihood.get("log_z_least"), likelihood.get("log_z_most")),
+        "nats_interval": by_log_z(likelihood, "test_molecules"),
     }
 
 
@@ -46,7 +47,8 @@ def columns(found: dict[str, Any]) -> list[str]:
     """One column of the table."""
     nats = "not measured"
     if found["nats"] is not None:
-        nats = f"{found['nats']:.2f} ({found['nats_error']:.2f})"
+        least, most = found["nats_interval"]
+        nats = f"{found['nats']:.2f} ({found['nats_error']:.2f}) [{least:.2f}, {most:.2f}]"
     return [
         f"{found['attempts']:,}",
         _share(found["valid"]),
@@ -126,9 +128,10 @@ def card(name: str, run: Path, beside: dict[str, Path], recipe: list[str]) -> li
         "",
         *table({"this model": found, **{key: numbers(path) for key, path in beside.items()}}),
         "",
-        "Intervals are 95 %. The likelihood is that of a molecule, all its labelled worlds together; in",
-        "brackets its standard error. Samples of one chain follow each other, so that repeats among",
-        "them are more frequent than among independent draws. Valid samples by level:",
+        "Intervals are 95 %. The likelihood is that of a molecule, all its labelled worlds together;",
+        "beside it are its standard error over molecules and, in square brackets, where the interval of",
+        "log Z puts it. Samples of one chain follow each other, so that repeats among them are more",
+        "frequent than among independent draws. Valid samples by level:",
         "",
         *levels(found, ladder.rates),
         "",

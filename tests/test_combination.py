@@ -104,6 +104,8 @@ def test_the_weights_of_networks_are_fitted_by_likelihood() -> None:
     before, after = whole.potential.state_dict(), fitted.potential.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"betas.0", "betas.1"}
+    learns = [parameter.requires_grad for parameter in whole.potential.parameters()]
+    assert learns == [parameter.requires_grad for parameter in fitted.potential.parameters()]
 
 
 def test_what_a_piece_costs_can_be_learned_by_a_combination() -> None:

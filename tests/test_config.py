@@ -97,3 +97,10 @@ def test_single_keys_can_be_overridden() -> None:
         override(Config(), {"ladders.rates": 1})
     with pytest.raises(InputError, match="unknown key"):
         override(Config(), {"ladder.rate": 1})
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan"), float("-inf")])
+@pytest.mark.parametrize("name", ["training.minutes", "optimiser.clip", "model.bound"])
+def test_numbers_are_finite(name: str, number: float) -> None:
+    with pytest.raises(InputError, match=rf"{name} is a finite number, but is {number}"):
+        override(Config(), {name: number})

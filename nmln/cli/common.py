@@ -4,18 +4,22 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nmln.files import InputError
 
+if TYPE_CHECKING:
+    from nmln.molecules.tally import Dropped
+
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Repeats a run exactly.")]
 Seeds = Annotated[int, typer.Option(min=2, max=10_000, help="Independent repetitions.")]
 Output = Annotated[Path, typer.Option(help="Where the results go.")]
+_REASONS = 6  # why lines were left out, in a message
 
 
 _CURES = {
@@ -48,6 +52,14 @@ def explain(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
     cure = _CURES.get(error.errno or 0, "")
     return f"{where}{error.strerror or error}. {cure}".rstrip()
+
+
+def told_dropped(dropped: "Sequence[Dropped]") -> str:
+    """What was left out of the data, in one sentence that stays short."""
+    lines = sum(one.count for one in dropped)
+    shown = "; ".join(map(str, dropped[:_REASONS]))
+    more = "" if len(dropped) <= _REASONS else f"; and {len(dropped) - _REASONS} other reasons"
+    return f"{lines:,} line{'s' if lines > 1 else ''} left out: {shown}{more}."
 
 
 def _first_to_say(message: str) -> bool:

@@ -6,12 +6,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import Seed, one_thread, settings_in, spinner
+from nmln.cli.common import Seed, one_thread, settings_in, spinner, told_dropped
 from nmln.cli.processes import cores, start_processes
 from nmln.files import InterruptedRunError
 
@@ -130,6 +131,9 @@ def _prepare(folder: Path, settings: "Settings") -> "Settings":
         f"{len(source.test):,} kept apart. All results go to {folder}",
         err=True,
     )
+    if source.dropped:
+        typer.secho("      note: ", fg="yellow", nl=False, err=True)
+        typer.echo(told_dropped(source.dropped), err=True)
     return settings
 
 
@@ -211,13 +215,18 @@ def _table(outcome: "Outcome") -> "Table":
         table.add_row(
             escape(one.name),
             escape(_with_interval(one.valid, 100, "{:.1f}")),
-            f"{one.found.unique.value:.0%}",
-            f"{one.known_train.value:.0%}",
+            _percent(one.found.unique.value),
+            _percent(one.known_train.value),
             escape(_with_interval(one.recall, 1, "{:.0f}")),
             f"{one.found.coverage_test.value:.0%}",
             style="bold" if one is outcome.levels[-1] else None,
         )
     return table
+
+
+def _percent(share: float) -> str:
+    """A share, which nothing has where nothing is valid."""
+    return "none" if isnan(share) else f"{share:.0%}"
 
 
 def _with_interval(found: "Estimate", scale: float, form: str) -> str:

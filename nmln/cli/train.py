@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmln.cli.common import one_thread, settings_in
+from nmln.cli.common import one_thread, settings_in, told_dropped
 from nmln.cli.processes import alone, cores, start_processes
 from nmln.files import InputError
 
@@ -84,7 +84,7 @@ def train(
 
 def _check_new(folder: Path) -> None:
     """Before any process is started: a run that is there must not be begun again."""
-    from nmln.workflow.training import check_new
+    from nmln.workflow.heads import check_new
 
     check_new(folder)
 
@@ -108,8 +108,9 @@ def _go_on(folder: Path, processes: int | None, tensorboard: bool) -> None:
     from nmln.config import configure
     from nmln.distributed import join, leave
     from nmln.workflow import training
+    from nmln.workflow.heads import read_head
 
-    head = training.read_head(folder)
+    head = read_head(folder)
     recorded = configure(head["config"], str(folder / "config.json"))
     count = recorded.training.processes if processes is None else processes
     count = min(count or cores(), recorded.chains.replicas, recorded.training.batch)
@@ -169,6 +170,8 @@ class Display:
             f"{source.space.measure}\n{training.steps:,} steps, {job.trainer.ranks.count} "
             f"process{'es' if job.trainer.ranks.count > 1 else ''}, kept in {job.folder}"
         )
+        if source.dropped:
+            self.on_note(told_dropped(source.dropped))
 
     def on_note(self, text: str) -> None:
         self.console.print(f"note: {text}", style="yellow", markup=False)

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from nmln.checkpoint import read_json
+from nmln.checkpoint import explain, read_json
 from nmln.files import InputError
 from nmln.model import Model, Report
 from nmln.workflow import sources
+from nmln.workflow.heads import check_new, read_head, read_source, write_head
 from nmln.workflow.sampling import load
-from nmln.workflow.training import check_new, read_head, write_head
 
 
 def combine(
@@ -24,29 +25,51 @@ def combine(
     With `steps`, how much each of them counts at each level is then fitted to the training data; with
     `pieces`, what each further piece of a world costs as well.
     """
-    if len(folders) < 2:
-        raise InputError("one run alone has no mean. Name two or more.")
+    _check_folders(folders)
     check_new(output)
     heads = [read_head(folder) for folder in folders]
     if pieces and not steps and not heads[0]["config"]["model"].get("pieces"):
         raise InputError(
             "what a piece costs is learned by fitting. Say for how many steps: --fit 300."
         )
+    _check_data(folders, heads)
+    source = read_source(folders[0], heads[0])
+    models = [load(folder) for folder in folders]
+    model = Model.combined(models, pieces=pieces, names=[str(folder) for folder in folders])
+    _make(output)  # before minutes go into fitting
+    if steps:
+        model = model.weighed(sources.pick(source.worlds, source.train), steps, report)
+    model.save(output / "model")
+    write_head(output, model, source, combined=[str(folder) for folder in folders])
+    return model
+
+
+def _check_folders(folders: Sequence[Path]) -> None:
+    if len(folders) < 2:
+        raise InputError("one run alone has no mean. Name two or more.")
+    for number, folder in enumerate(folders):
+        if folder.resolve() in [one.resolve() for one in folders[:number]]:
+            raise InputError("this run is named twice. Name each of them once.", str(folder))
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(explain(error, folder), str(folder)) from None
+
+
+def _check_data(folders: Sequence[Path], heads: Sequence[dict[str, Any]]) -> None:
+    """Refuse runs on other data, or on another split of them."""
     splits = [read_json(folder / "split.json") for folder in folders]
-    for folder, head, split in zip(folders[1:], heads[1:], splits[1:], strict=True):
-        same_data = head["config"]["data"]["source"] == heads[0]["config"]["data"]["source"]
-        if split != splits[0] or head["kind"] != heads[0]["kind"] or not same_data:
+    own, *others = zip(folders, heads, splits, strict=True)
+    for folder, head, split in others:
+        same = head["config"]["data"]["source"] == own[1]["config"]["data"]["source"]
+        same &= head["kind"] == own[1]["kind"]
+        same &= head.get("fingerprint") == own[1].get("fingerprint")
+        if split != own[2] or not same:
             raise InputError(
-                f"this run has learned from other data than {folders[0]}, or from another split of "
+                f"this run has learned from other data than {own[0]}, or from another split of "
                 "them: what is held out from the one the other may know. Train it on the same.",
                 str(folder),
             )
-    model = Model.combined([load(folder) for folder in folders], pieces=pieces)
-    if steps:
-        source = sources.load(model.config.data)
-        model = model.weighed(sources.pick(source.worlds, source.train), steps, report)
-    output.mkdir(parents=True, exist_ok=True)
-    model.save(output / "model")
-    names = [str(folder) for folder in folders]
-    write_head(output, model, heads[0]["kind"], splits[0], combined=names)
-    return model

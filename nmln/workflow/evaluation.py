@@ -8,15 +8,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from nmln.config import configure
+from nmln import checkpoint
 from nmln.evaluation import MARKS, Evaluation, evaluate
 from nmln.files import InputError, plain, write_lines
 from nmln.molecules.datasets import Dropped
 from nmln.molecules.metrics import ChemNet, Measured, fcd, internal_diversity
 from nmln.molecules.sample_files import Reference, Samples, locate, read_reference, read_samples
 from nmln.report.recall import write_recall
-from nmln.workflow import sources
-from nmln.workflow.training import read_head
+from nmln.workflow import generation, sampling
+from nmln.workflow.generation_settings import fingerprint
+from nmln.workflow.heads import is_run, read_head, read_source
 
 Part = Literal["train", "test"]
 
@@ -123,16 +124,14 @@ def run(
         size = _common_size(learnt, held_out)
     samples: list[Samples] = []
     likelihoods: list[dict[str, Any] | None] = []
-    only = folder if len(files) == 1 else None  # more than one file: which is from that run?
     for file in files:
         progress(f"reading {file}")
         found = read_samples(file, column, size, processes)
         target = max((one.level for one in found if one.level is not None), default=None)
+        likelihood = _likelihood(file, folder)
         for one in _chosen(found, level):
             samples.append(one)
-            likelihoods.append(
-                _likelihood(Path(one.source).parent, only) if one.level == target else None
-            )
+            likelihoods.append(likelihood if one.level == target else None)
     named = list(zip(_names(samples), samples, likelihoods, strict=True))
     outcome = compare(
         named, learnt, held_out, size=size, at=at, with_fcd=with_fcd, seed=seed, progress=progress
@@ -235,25 +234,13 @@ def of_run(folder: Path) -> dict[Part, Reference]:
     head = read_head(folder)
     if head.get("kind") != "molecules":
         raise InputError("this run is not about molecules. Name another one.", str(folder))
-    config = configure(head["config"], str(folder / "config.json"))
-    source = sources.load(config.data)
+    source = read_source(folder, head)
     sizes = frozenset([len(source.space.domain["node"])])
-    path = folder / "split.json"
-    parts: tuple[Part, Part] = ("train", "test")
-    try:
-        split = json.loads(path.read_text(encoding="utf-8"))
-        chosen = {part: frozenset(source.names[at] for at in split[part]) for part in parts}
-    except FileNotFoundError:
-        raise InputError(
-            "there is no split.json in this run to say what is held out.", str(folder)
-        ) from None
-    except (ValueError, KeyError, TypeError, IndexError):
-        raise InputError(
-            f"this does not fit the data {config.data.source}. Bring back the data that the run began "
-            "with.",
-            str(path),
-        ) from None
-    return {part: Reference(f"{folder} ({part})", chosen[part], sizes) for part in parts}
+    chosen: dict[Part, frozenset[str]] = {
+        "train": frozenset(source.names[at] for at in source.train.tolist()),
+        "test": frozenset(source.names[at] for at in source.test.tolist()),
+    }
+    return {part: Reference(f"{folder} ({part})", chosen[part], sizes) for part in chosen}
 
 
 def _common_size(train: Reference, test: Reference) -> int | None:
@@ -309,16 +296,21 @@ def _names(samples: Sequence[Samples]) -> list[str]:
     return names
 
 
-def _likelihood(*folders: Path | None) -> dict[str, Any] | None:
-    """What `nmln likelihood` has found for the run behind the samples, if anything."""
-    for folder in folders:
-        if folder is not None and (path := folder / "likelihood.json").is_file():
-            try:
-                return json.loads(path.read_text(encoding="utf-8"))
-            except ValueError:
-                raise InputError(
-                    "this is not JSON. Make it again: nmln likelihood.", str(path)
-                ) from None
+def _likelihood(samples: Path, folder: Path | None) -> dict[str, Any] | None:
+    """What `nmln likelihood` has found for the model behind samples of ours, if anything.
+
+    Samples of other origin have none, nor have those that were drawn under a condition: they are of
+    another distribution.
+    """
+    path = samples.parent / generation.SUMMARY
+    drawn = checkpoint.read_json(path).get("settings") if path.is_file() else None
+    if not isinstance(drawn, dict) or drawn.get("allowed") or drawn.get("formulas"):
+        return None
+    for run in (samples.parent, samples.parent.parent, folder):
+        if run is None or not (run / "likelihood.json").is_file() or not is_run(run):
+            continue
+        if fingerprint(sampling.load(run)) == drawn.get("model"):
+            return checkpoint.read_json(run / "likelihood.json")
     return None
 
 

@@ -7,15 +7,15 @@ well, as they must to exchange worlds, which a way from noise straight to the ta
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float64, Integer
 from torch import Generator, Tensor
 
-from nmln.config import configure
 from nmln.files import InputError, plain, write_lines
 from nmln.kernels.defaults import kernel_named
 from nmln.model import Model
@@ -28,7 +28,7 @@ from nmln.potentials.independent import IndependentPotential
 from nmln.sampler import sample
 from nmln.types import Values
 from nmln.workflow import sampling, sources
-from nmln.workflow.training import read_head
+from nmln.workflow.heads import read_source
 
 CHAINS, STEPS, SWEEPS = 100, 3000, 1000
 
@@ -147,6 +147,14 @@ class Likelihood:
         return found | named | {"log_z_least": least, "log_z_most": most}
 
 
+def by_log_z(numbers: Mapping[str, Any], name: str) -> tuple[float, float]:
+    """Where the ends of the interval of log Z would put a mean of `likelihood.json`."""
+    value, log_z = float(numbers[name]), float(numbers["log_z"])
+    return value + log_z - float(numbers["log_z_most"]), value + log_z - float(
+        numbers["log_z_least"]
+    )
+
+
 def run(
     folder: Path,
     *,
@@ -157,9 +165,7 @@ def run(
     progress: Progress | None = None,
 ) -> Likelihood:
     """The likelihood of the training and test worlds of a run; kept as `likelihood.json`."""
-    head = read_head(folder)
-    config = configure(head["config"], str(folder / "config.json"))
-    source = sources.load(config.data)
+    source = read_source(folder)
     found = measure(
         sampling.load(folder),
         sources.pick(source.worlds, source.train),

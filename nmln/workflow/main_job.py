@@ -18,6 +18,7 @@ from nmln import checkpoint
 from nmln.config import Config, configure, override
 from nmln.files import InputError, write_lines
 from nmln.workflow import generation, main_report, reporting, sampling, sources, training
+from nmln.workflow.heads import read_head
 from nmln.workflow.main_report import Outcome
 from nmln.workflow.sampling import Run, Wish
 
@@ -276,7 +277,7 @@ def conclude(folder: Path, say: Say = lambda _: None) -> Outcome:
 def repeating(folder: Path) -> str:
     """The command that does the same in another folder: with the steps and samples that were chosen."""
     settings = read_settings(folder) or Settings()
-    config = configure(training.read_head(folder)["config"], str(folder / "config.json"))
+    config = configure(read_head(folder)["config"], str(folder / "config.json"))
     attempts = checkpoint.read_json(folder / "samples" / generation.SUMMARY)["attempts"]
     changes = {**settings.changes, "training.steps": config.training.steps}
     changes.pop("training.minutes", None)

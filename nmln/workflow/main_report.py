@@ -65,7 +65,9 @@ def conclude(folder: Path, again: str, say: Callable[[str], None]) -> Outcome:
         _chains(summary, judged, told),
         *_training(told),
         _files(folder),
-        _again(folder, again),
+        _again(
+            folder, again, summary["settings"]["parts"] == (told.config.training.processes or 1)
+        ),
         reporting.configuration_section(told),
     ]
     name = Path(told.config.data.source).name
@@ -138,9 +140,15 @@ def _files(folder: Path) -> Section:
     return Section("Files beside this page", Html(f"<table class='facts'>{html}</table>"))
 
 
-def _again(folder: Path, command: str) -> Section:
+def _again(folder: Path, command: str, alike: bool) -> Section:
+    """`alike` says whether as many processes drew the samples as the command will take."""
+    exact = "The same once more, to the bit, in a folder of its own:"
+    near = (
+        "The same once more in a folder of its own; the samples will be others, because another number "
+        "of processes drew these:"
+    )
     html = page.joined(
-        page.paragraph("The same once more, to the bit, in a folder of its own:"),
+        page.paragraph(exact if alike else near),
         page.code(command),
         page.paragraph("More molecules of the same model:"),
         page.code(_more(folder)),
@@ -165,14 +173,14 @@ def _table(levels: tuple[Level, ...]) -> list[str]:
         "recall_train",
     ))  # fmt: skip
 
-    def cells(estimate: Estimate) -> list[str]:
+    def cells(estimate: Estimate | tuple[float]) -> list[str]:
         return ["" if isnan(one) else f"{one:.6g}" for one in estimate]
 
     for one in levels:
         found = one.found
         table.writerow((
             one.number, one.name, found.samples.attempts, *cells(one.valid),
-            f"{found.unique.value:.6g}", *cells(one.known_train), *cells(one.known_test),
+            *cells((found.unique.value,)), *cells(one.known_train), *cells(one.known_test),
             f"{found.coverage_test.value:.6g}", f"{found.coverage_train.value:.6g}",
             one.rank, *cells(one.recall), f"{found.train.at(one.rank):.6g}",
         ))  # fmt: skip

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nmln import checkpoint
 from nmln.config import Config, LadderConfig, configure
 from nmln.files import InputError, write_lines
+from nmln.molecules.tally import Dropped
 from nmln.report import page
 from nmln.report.curves import Levels, Panel, is_constant, paint_all, paint_panel, panels_of
 from nmln.report.figures import draw
@@ -17,7 +18,7 @@ from nmln.report.findings import Finding, findings_of
 from nmln.report.history import History, read_history, table
 from nmln.report.page import Html, Section, write_page
 from nmln.training.method import Method
-from nmln.workflow.training import read_head
+from nmln.workflow.heads import read_head
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,6 +42,7 @@ class Run(NamedTuple):
     history: History
     split: dict[str, int]  # how many worlds are for what
     likelihood: dict[str, float | None]
+    dropped: tuple[Dropped, ...] = ()  # lines of the data that were left out
 
     @property
     def levels(self) -> Levels:
@@ -101,7 +103,8 @@ def read_run(folder: Path) -> Run:
         if isinstance(worlds, list)
     }
     history, found = read_history(metrics), _read(folder / "likelihood.json")
-    return Run(folder, str(head["kind"]), config, history, split, found)
+    dropped = tuple(Dropped(**one) for one in head.get("dropped", []))
+    return Run(folder, str(head["kind"]), config, history, split, found, dropped)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -166,6 +169,8 @@ def _facts(run: Run) -> Html:
     if split:
         apart = f"{split.get('train', 0):,} to learn from, {split.get('test', 0):,} kept apart"
         facts.insert(1, ("worlds", apart))
+    if run.dropped:
+        facts.insert(2, ("lines left out", "; ".join(map(str, run.dropped))))
     if (evaluations := run.history.last("evaluations")) is not None:
         facts.append(("worlds scored", f"{evaluations:,.0f}"))
     facts += [

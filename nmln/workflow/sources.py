@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
@@ -14,10 +15,10 @@ from nmln.config import DataConfig
 from nmln.files import InputError, write_atomically, write_lines
 from nmln.formats.db import encode_facts, infer_domain, infer_language, read_facts, write_db
 from nmln.formats.graphs import from_networkx, to_networkx
-from nmln.formats.mln import read_mln
+from nmln.formats.mln import Program, read_mln
 from nmln.logic import WeightedFormula
+from nmln.molecules.datasets import Dropped, split
 from nmln.molecules.datasets import load as load_molecules
-from nmln.molecules.datasets import split
 from nmln.molecules.decoding import Decoder
 from nmln.space import Space
 
@@ -35,6 +36,13 @@ class Source:
     test: Integer[Tensor, " others"]
     formulas: tuple[WeightedFormula, ...] = ()
     names: tuple[str, ...] = field(default=(), repr=False)  # SMILES, for molecules
+    dropped: tuple[Dropped, ...] = ()  # lines that were left out, by reason
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the worlds, in their order, and of what they mean."""
+        meaning = str(Program(self.space.language, dict(self.space.domain)))
+        return sha256(meaning.encode() + self.worlds.contiguous().numpy().tobytes()).hexdigest()
 
 
 def load(config: DataConfig) -> Source:
@@ -43,9 +51,10 @@ def load(config: DataConfig) -> Source:
     kind = kind_of(config.source)
     formulas: tuple[WeightedFormula, ...] = ()
     names: tuple[str, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
     if kind == "molecules":
         found = load_molecules(config.source, config.nodes)
-        space, worlds, names = found.space, found.worlds, tuple(found.smiles)
+        space, worlds, names, dropped = found.space, found.worlds, found.smiles, found.dropped
     elif kind == "db":
         program = None if config.language is None else read_mln(config.language)
         facts = read_facts(path)
@@ -58,7 +67,7 @@ def load(config: DataConfig) -> Source:
     if len(worlds) < 1:
         raise InputError("there are no worlds in it.", config.source)
     train, test = split(len(worlds), config.split_seed, config.train_share)
-    return Source(kind, space, worlds, train, test, formulas, names)
+    return Source(kind, space, worlds, train, test, formulas, names, dropped)
 
 
 def located(config: DataConfig) -> DataConfig:

@@ -9,17 +9,18 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, get_args, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from nmln import checkpoint
 from nmln.config import Config, configure
-from nmln.distributed import Ranks
+from nmln.distributed import Ranks, launcher
 from nmln.files import InputError, InterruptedRunError, only_one, plain, write_lines
 from nmln.model import Model
 from nmln.training import Metrics, Return, Trainer, train
 from nmln.training.loop import Guard
 from nmln.training.pilot import steps_in
 from nmln.workflow import sources
+from nmln.workflow.heads import check_new, other_data, read_head, read_source, write_head, writing
 from nmln.workflow.restoring import restore
 from nmln.workflow.sources import Source
 
@@ -81,36 +82,8 @@ def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> Job:
         trainer.config = config
     ranks.wait()
     if ranks.first:
-        split = {"train": source.train.tolist(), "test": source.test.tolist()}
-        write_head(folder, model, source.kind, split)
+        write_head(folder, model, source)
     return Job(folder, config, source, model, trainer, Guard.of(trainer))
-
-
-def check_new(folder: Path) -> None:
-    """Refuse to begin a run in a folder that holds one."""
-    if (folder / "config.json").exists():
-        raise InputError(
-            "there is a run in this folder already. Go on with it (nmln train --resume), or choose "
-            "another one (--output).",
-            str(folder),
-        )
-
-
-def write_head(folder: Path, model: Model, kind: str, split: Any, **more: Any) -> None:
-    """What a run is: written once, before its first step."""
-    content = {
-        "format": checkpoint.FORMAT,
-        "nmln": checkpoint.VERSION,
-        **model.describe(),
-        "kind": kind,
-        **more,
-    }
-    for name, lines in (
-        ("split.json", json.dumps(split)),
-        ("config.json", json.dumps(content, indent=2)),  # last: it makes the folder a run
-    ):
-        with _writing(folder / name):
-            write_lines(folder / name, [lines])
 
 
 def resume(folder: Path, ranks: Ranks | None = None) -> Job:
@@ -123,57 +96,16 @@ def resume(folder: Path, ranks: Ranks | None = None) -> Job:
             str(folder),
         )
     config = configure(head["config"], str(folder / "config.json"))
-    source = sources.load(config.data)
-    model = Model.build(
-        source.space, sources.pick(source.worlds, source.train), config, source.formulas
-    )
-    split = checkpoint.read_json(folder / "split.json")
-    same = split == {"train": source.train.tolist(), "test": source.test.tolist()}
-    if str(model.describe()["program"]) != head["program"] or not same:
-        raise InputError(
-            f"the data {config.data.source} are not those that this run began with: their number, "
-            "language or domain has changed. Bring back the old data, or begin anew.",
-            str(folder),
-        )
+    source = read_source(folder, head)
     worlds = sources.pick(source.worlds, source.train)
+    model = Model.build(source.space, worlds, config, source.formulas)
+    if str(model.describe()["program"]) != head["program"]:
+        raise other_data(folder, source, config.data.source)
     trainer = Trainer(model.potential, worlds, config, ranks)
     guard, seconds = Guard.of(trainer), 0.0
     if checkpoint.saved_steps(folder):  # else it was killed before the first was written
         seconds = restore(checkpoint.load(folder), trainer, guard)
     return Job(folder, config, source, model, trainer, guard, seconds)
-
-
-def read_head(folder: Path) -> dict[str, Any]:
-    """What a folder says that its run is; refuses what a newer version says in words unknown here."""
-    path = folder / "config.json"
-    if not path.exists():
-        raise InputError("there is no run in this folder. Begin one with nmln train.", str(folder))
-    head = checkpoint.read_json(path)
-    written, version = head.get("format", 1), str(head.get("nmln", "of an unknown version"))[:40]
-    if not isinstance(written, int) or written > checkpoint.FORMAT:
-        raise InputError(
-            f"this run was begun in format {str(written)[:40]} by nmln {version}, but nmln "
-            f"{checkpoint.VERSION} reads formats up to {checkpoint.FORMAT}. Upgrade nmln.",
-            str(path),
-        )
-    try:
-        if str(head["kind"]) not in get_args(sources.Kind) or not isinstance(head["program"], str):
-            raise TypeError("it must name a known kind of data and a program")
-        configure(head["config"], str(path))
-    except InputError as error:
-        if version == checkpoint.VERSION:
-            raise
-        raise InputError(
-            f"{error.message} The run was begun with nmln {version}, and this is nmln "
-            f"{checkpoint.VERSION}: go on with the version that it was begun with.",
-            str(path),
-        ) from None
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"this does not describe a run ({error}). Restore it from a copy, or begin anew.",
-            str(path),
-        ) from None
-    return head
 
 
 def run(job: Job, watcher: Watcher | None = None) -> Model:
@@ -252,7 +184,7 @@ def _cut_metrics(folder: Path, step: int) -> None:
     if not path.exists():
         return
     kept = []
-    with _writing(path):
+    with writing(path):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 if json.loads(line)["step"] > step:
@@ -273,28 +205,10 @@ def _log(folder: Path, first: bool) -> Iterator[Callable[[dict[str, Any]], None]
 
     def write(line: dict[str, Any]) -> None:
         # Opened anew for each line: a return to an earlier step may have replaced the file.
-        with _writing(path), open(path, "a", encoding="utf-8") as file:
+        with writing(path), open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(plain(line)) + "\n")
 
     yield write
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """A disk that fails is the user's to mend; what was kept before stays."""
-    try:
-        yield
-    except OSError as error:
-        folder = path.parent
-        kept = (
-            ""
-            if not checkpoint.saved_steps(folder)
-            else (
-                f" The run is kept as its last checkpoint has it; then go on with: nmln train --resume "
-                f"{folder}"
-            )
-        )
-        raise InputError(f"{checkpoint.explain(error, path)}{kept}", str(path)) from error
 
 
 @contextmanager
@@ -304,7 +218,7 @@ def interruption(alone: bool) -> Iterator[Callable[[], bool]]:
     Of several processes none goes on when their launcher is gone: nobody could stop them any more, and
     they would go on writing when the run is resumed.
     """
-    asked, launcher = False, os.getppid()
+    asked, parent = False, launcher()
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal asked
@@ -320,7 +234,7 @@ def interruption(alone: bool) -> Iterator[Callable[[], bool]]:
     except ValueError:  # not in the main thread: nobody sends signals here
         pass
     try:
-        yield lambda: asked or (not alone and os.getppid() != launcher)
+        yield lambda: asked or (not alone and os.getppid() != parent)
     finally:
         for number, old in before.items():
             signal.signal(number, old)

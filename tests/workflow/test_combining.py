@@ -17,6 +17,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed in (0, 1):
         whole_run(people, f"seed{seed}", **{"training.seed": seed, "model.seed": seed})
     whole_run(people, "other", **{"data.split_seed": 1})
+    whole_run(people, "wide", **{"model.hidden": 9})
+    (folder / "file").touch()
     return folder
 
 
@@ -55,6 +57,9 @@ def test_two_runs_become_one_model(
         (("seed0", "other"), "new", "from another split of them"),
         (("seed0", "seed1"), "other", "a run in this folder already"),
         (("seed0", "nowhere"), "new", "there is no run in this folder"),
+        (("seed0", "./seed0"), "new", "seed0: this run is named twice"),
+        (("seed0", "seed1", "wide"), "new", "wide: the models differ in model.hidden: 8 and 9"),
+        (("seed0", "seed1", "--fit", "9"), "file", "file is a file where a directory must be"),
     ],
 )
 def test_what_cannot_be_combined_is_said(

@@ -15,6 +15,7 @@ from nmln.cli.evaluate import evaluate
 from nmln.config import configure
 from nmln.files import InputError
 from nmln.workflow import evaluation, training
+from nmln.workflow.generation_settings import fingerprint
 
 TRAIN = ("CCCCO", "CCCCN", "CCCCC", "CC(C)CO", "CCOCC", "CCCNC")
 TEST = ("CCC(C)O", "CCSCC", "CCCCF")
@@ -71,6 +72,10 @@ def test_several_files_give_one_figure_and_all_numbers(tmp_path: Path) -> None:
     assert "</svg>" in (tmp_path / "out" / "recall.svg").read_text()
 
 
+def write_json(path: Path, content: dict) -> None:
+    path.write_text(json.dumps(content))
+
+
 def test_a_run_tells_its_own_training_and_test_set(tmp_path: Path) -> None:
     smiles = tuple("C" * (7 - n) + end + "C" * n for end in "NOS" for n in range(1, 4))
     (tmp_path / "mine.smi").write_text("\n".join(smiles))
@@ -81,8 +86,10 @@ def test_a_run_tells_its_own_training_and_test_set(tmp_path: Path) -> None:
     test = {job.source.names[place] for place in job.source.test.tolist()}
     assert len(test) == 2
     (run / "counts.csv").write_text("smiles,count\n" + "".join(f"{s},2\n" for s in sorted(test)))
-    (run / "sampling.json").write_text('{"attempts": 8}')
-    (run / "likelihood.json").write_text('{"test": -13.5}')
+    job.model.save(run / "model")
+    drawn = {"model": fingerprint(job.model), "allowed": "", "formulas": []}
+    write_json(run / "sampling.json", {"attempts": 8, "settings": drawn})
+    write_json(run / "likelihood.json", {"test": -13.5})
 
     outcome = evaluation.run([run], tmp_path / "out", folder=run, with_fcd=False)
     assert outcome.test.smiles == test
@@ -91,6 +98,23 @@ def test_a_run_tells_its_own_training_and_test_set(tmp_path: Path) -> None:
     assert one.found.coverage_test.value == 1
     assert one.found.valid.value == 0.5
     assert one.likelihood == {"test": -13.5}
+    (run / "theirs").mkdir()
+    (run / "theirs" / "theirs.smi").write_text("\n".join(test))
+    (run / "theirs" / "counts.csv").write_text((run / "counts.csv").read_text())
+
+    def told(*paths: Path, **conditions: object) -> list[bool]:
+        """Which samples are said to have the likelihood of the run's model."""
+        write_json(run / "theirs" / "sampling.json", {"settings": {**drawn, **conditions}})
+        found = evaluation.run(paths, tmp_path / "out", folder=run, with_fcd=False).evaluated
+        return [one.likelihood is not None for one in found]
+
+    ours, theirs = run / "counts.csv", tmp_path / "mine.smi"
+    assert told(theirs) == [False]
+    assert told(ours, theirs) == [True, False]
+    assert told(run / "theirs" / "counts.csv") == [True]
+    assert told(run / "theirs" / "counts.csv", allowed="ff") == [False]
+    assert told(run / "theirs" / "counts.csv", formulas=["atom(x, C)."]) == [False]
+    assert told(run / "theirs" / "counts.csv", model="another") == [False]
     whole = str(tmp_path / "mine.smi")
     _, everything = evaluation.references(str(run), whole)
     assert everything.smiles == set(smiles)
@@ -108,7 +132,7 @@ def test_levels_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(evaluation, "write", lambda outcome, output: outcome)  # no figures
     rows = "".join(f"{n},0,invalid,\n{n},1,valid,{smiles}\n" for n, smiles in enumerate(TEST))
     (tmp_path / "samples.csv").write_text("sample,level,status,smiles\n" + rows)
-    (tmp_path / "likelihood.json").write_text('{"test_molecules": -13.5}')
+    monkeypatch.setattr(evaluation, "_likelihood", lambda *_: {"test_molecules": -13.5})
     known: list[bool] = []
 
     def valid(level: int | str | None) -> dict[str, float]:

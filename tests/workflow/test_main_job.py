@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import pytest
 import typer
 
 from nmln.cli.common import settings_in
-from nmln.cli.run import _kept
+from nmln.cli.run import _kept, _show
 from nmln.files import InputError, InterruptedRunError
+from nmln.molecules.levels import Estimate
 from nmln.workflow import generation, main_job, sampling, training
+from nmln.workflow.main_report import _table
 from nmln.workflow.rows import read_rows
 from tests.report.test_page import Reader
 from tests.workflow.main_jobs import CHANGES, HOSTILE, MOLECULES, small, write_molecules
@@ -48,6 +51,7 @@ def test_the_page_has_all_its_parts(done: main_job.Outcome) -> None:
     for link in re.findall("<a href='(.*?)'>", text):
         assert (done.folder / link).exists()
     assert all(path.exists() for path in done.written)
+    assert "1 x another size (first in line 41: CCO has 3 heavy atoms.)" in text
 
 
 def test_nothing_from_outside_does_harm(done: main_job.Outcome) -> None:
@@ -202,6 +206,7 @@ def test_the_command_of_the_page_repeats_the_job_to_the_bit(
     assert first.code == 0, first.said
     for number in range(1, 5):
         assert f"[{number}/4]" in first.said
+    assert "note: 1 line left out: 1 x another size (first in line 41: CCO has 3 h" in first.said
     assert equal(weights(again), weights(done.folder))
     for name in ("samples/counts.csv", "samples/samples.csv.gz"):
         assert (again / name).read_bytes() == (done.folder / name).read_bytes()
@@ -228,6 +233,37 @@ def test_whoever_stops_the_job_is_told_how_to_go_on_with_all_of_it(
         with pytest.raises(typer.Exit), _kept("nmln run"):
             raise typer.Exit(code)
         assert ("go on with the whole job: nmln run" in capfd.readouterr().err) == hint
+
+
+def test_the_page_does_not_promise_the_same_samples_of_other_processes(
+    done: main_job.Outcome, tmp_path: Path
+) -> None:
+    assert "The same once more, to the bit" in page_of(done)
+    folder = tmp_path / "out"
+    shutil.copytree(done.folder, folder)
+    path = folder / "samples" / "sampling.json"
+    summary = json.loads(path.read_text())
+    summary["settings"]["parts"] = 2
+    path.write_text(json.dumps(summary))
+    text = page_of(main_job.conclude(folder))
+    assert "to the bit" not in text
+    assert "another number of processes drew these" in text
+
+
+def test_a_level_with_nothing_valid_has_no_shares(
+    done: main_job.Outcome, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing = float("nan")
+    level = done.levels[0]
+    empty = replace(
+        level,
+        known_train=Estimate(nothing, nothing, nothing),
+        found=replace(level.found, unique=replace(level.found.unique, count=0, total=0)),
+    )
+    levels = (empty, *done.levels[1:])
+    _show(replace(done, levels=levels), 1.0)
+    assert "nan" not in capsys.readouterr().out
+    assert "nan" not in "".join(_table(levels))
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ from nmln import checkpoint
 from nmln.files import InputError, only_one
 from nmln.formats.db import read_db
 from nmln.model import Model
-from nmln.workflow import likelihood, sampling, sources, training
+from nmln.workflow import combining, likelihood, sampling, sources, training
+from nmln.workflow.heads import read_source
 from nmln.worlds import true_atoms
 from tests.workflow.runs import equal, settings, weights, whole_run
 
@@ -97,6 +98,43 @@ def test_data_that_have_changed_are_noticed(people: Path) -> None:
     people.write_text("friends(Anna, Zoe)\n")
     with pytest.raises(InputError, match="not those that this run began with"):
         training.resume(folder)
+
+
+def test_data_in_another_order_are_noticed_wherever_the_split_counts(people: Path) -> None:
+    """As many worlds over the same people: places in the file would mean others."""
+    folder, other = whole_run(people), whole_run(people, "other", model__seed=1)
+    before = read_source(folder)
+    worlds = people.read_text().strip().split("\n---\n")
+    people.write_text("\n---\n".join(reversed(worlds)) + "\n")
+    for use in (
+        lambda: training.resume(folder),
+        lambda: likelihood.run(folder, chains=4, steps=5, sweeps=5),
+        lambda: combining.combine([folder, other], people.parent / "both", 2),
+    ):
+        with pytest.raises(InputError, match="not those that this run began with"):
+            use()
+    assert not (people.parent / "both").exists()
+    people.write_text("\r\n---\r\n".join(worlds))  # the same, written otherwise
+    after = read_source(folder)
+    assert after.train.tolist() == before.train.tolist()
+    assert training.resume(folder).finished
+
+
+def test_a_split_that_was_damaged_is_named(people: Path) -> None:
+    folder = whole_run(people)
+    split = json.loads((folder / "split.json").read_text())
+    for content, said in (
+        ({"train": split["train"]}, "does not say which of the data are learned from"),
+        ({"train": ["a"], "test": []}, "does not say which of the data are learned from"),
+        ({**split, "test": split["test"][1:]}, r"split\.json: this does not fit the data"),
+        ({**split, "test": split["train"][:1]}, r"split\.json: this does not fit the data"),
+    ):
+        (folder / "split.json").write_text(json.dumps(content))
+        with pytest.raises(InputError, match=said):
+            read_source(folder)
+    (folder / "split.json").unlink()
+    with pytest.raises(InputError, match=r"no split\.json in this run"):
+        read_source(folder)
 
 
 def test_a_budget_in_minutes_becomes_a_number_of_steps(people: Path) -> None:
