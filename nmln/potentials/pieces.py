@@ -12,17 +12,18 @@ from nmln.space import Space
 from nmln.types import Scores, Slopes, Values
 
 UNIT = 10.0  # nats a piece for a weight of 1: weights are learned in steps that suit a network
-_ROWS = 2**22  # places of adjacency that are looked at together
+_ROWS = 2**20  # places of adjacency that are looked at together
 
 
 class PiecesPotential(BasePotential):
     """-10 w (pieces - 1), with a learned w for every level: what each further piece of a world costs.
 
     Nodes are the constants of all sorts; two are linked where a binary attribute says anything but none
-    or false of them, in either order. The connected components of this graph are its pieces. A node
-    that hears only its neighbours cannot tell a ring beside another ring from one large ring, so that a
-    graph potential alone leaves such worlds too probable. Scores take time in proportion to the cube of
-    the nodes, slopes as often for every link that may hold two pieces together.
+    or false of them, in either order. Attributes that cannot say so, or are of more than two constants,
+    link nothing. The connected components of this graph are its pieces. A node that hears only its
+    neighbours cannot tell a ring beside another ring from one large ring, so that a graph potential
+    alone leaves such worlds too probable. Scores take time in proportion to the cube of the nodes,
+    slopes a few times as long.
     """
 
     def __init__(self, space: Space, levels: int) -> None:
@@ -35,7 +36,7 @@ class PiecesPotential(BasePotential):
         if not linking:
             raise InputError(
                 "pieces are counted by links, but no binary attribute here can say none or false. "
-                "Do without: --set model.pieces=false."
+                "Do without: leave out --pieces, or set model.pieces=false."
             )
         first, self.nodes = number_nodes(space)
         self.weight = nn.Parameter(torch.zeros(levels))
@@ -123,41 +124,34 @@ class PiecesPotential(BasePotential):
         """How many pieces more each world has with one group in one category."""
         linked = self._linked(worlds)
         one, other = self.ends
-        joins = ~linked & ~self._same_piece(linked, one, other)
-        world, link = linked.nonzero().T
+        place = one * self.nodes + other
+        same = self._reach(linked) | torch.eye(self.nodes, dtype=torch.bool, device=place.device)
+        joins = ~linked & ~same.flatten(1)[:, place]
         # Every category but none links; none parts what the link alone held together.
-        more = torch.zeros(len(worlds), self.space.groups, dtype=torch.int8, device=link.device)
+        more = torch.zeros(len(worlds), self.space.groups, dtype=torch.int8, device=place.device)
         more[:, self.groups] = -joins.to(torch.int8)
-        entries = more[:, self.space.group_of_entry.to(link.device)]
-        none = self.space.offsets.to(link.device)[self.groups] + self.null
-        entries[:, none] = 0
-        entries[world, none[link]] = self._holds(linked, world, link).to(torch.int8)
+        entries = more[:, self.space.group_of_entry.to(place.device)]
+        none = self.space.offsets.to(place.device)[self.groups] + self.null
+        entries[:, none] = self._holds(linked, same).to(torch.int8)
         return entries
 
     def _holds(
-        self,
-        linked: Bool[Tensor, "worlds links"],
-        world: Int64[Tensor, " some"],
-        link: Int64[Tensor, " some"],
-    ) -> Bool[Tensor, " some"]:
-        """Whether what is linked in a world would fall apart without this link of it."""
-        one, other = self.ends
-        between = (one != other)[None] & linked
-        number = between.new_zeros(len(linked), self.nodes, dtype=torch.int64)
-        number.index_add_(1, one, between.long()).index_add_(1, other, between.long())
-        ends = (number[world, one[link]], number[world, other[link]])
-        holds = (one[link] != other[link]) & ((ends[0] == 1) | (ends[1] == 1))  # a node's only link
-        unsure = ((one[link] != other[link]) & ~holds).nonzero().squeeze(1)
-        for some in unsure.split(self._at_a_time):
-            without = linked[world[some]]
-            without[torch.arange(len(some), device=some.device), link[some]] = False
-            pair = one[link[some], None], other[link[some], None]
-            holds[some] = ~self._same_piece(without, *pair).squeeze(1)
-        return holds
+        self, linked: Bool[Tensor, "worlds links"], same: Bool[Tensor, "worlds nodes nodes"]
+    ) -> Bool[Tensor, "worlds links"]:
+        """Which links a piece would fall apart without: those that carry all of a current.
 
-    def _same_piece(
-        self, linked: Bool[Tensor, "worlds links"], one: Tensor, other: Tensor
-    ) -> Bool[Tensor, "worlds pairs"]:
-        reach = self._reach(linked).flatten(1)
-        place = (one * self.nodes + other).expand(len(linked), -1)
-        return reach.gather(1, place) | (one == other)
+        Take every link for a wire of resistance 1. Between the ends of a link there is resistance 1 if
+        it is the only way, and at most 1 - 1/n if it lies on a ring of n nodes. Resistances are in
+        the inverse of the graph's Laplacian, made regular by what is constant on every piece.
+        """
+        one, other = self.ends
+        place = one * self.nodes + other
+        wires = (linked & (one != other)).double()
+        laplacian = wires.new_zeros(len(linked), self.nodes**2)
+        laplacian.index_add_(1, place, -wires).index_add_(1, other * self.nodes + one, -wires)
+        laplacian = laplacian.unflatten(1, (self.nodes, self.nodes))
+        laplacian.diagonal(dim1=1, dim2=2).sub_(laplacian.sum(2))
+        inverse = torch.linalg.inv(laplacian + same / same.sum(2, keepdim=True))
+        own = inverse.diagonal(dim1=1, dim2=2)
+        resistance = own[:, one] + own[:, other] - 2 * inverse.flatten(1)[:, place]
+        return (wires > 0) & (resistance > 1 - 0.5 / self.nodes)

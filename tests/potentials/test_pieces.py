@@ -96,5 +96,5 @@ def test_a_ring_beside_a_ring_is_one_ring_to_a_network_but_not_to_the_count() ->
 
 
 def test_a_language_without_links_is_refused() -> None:
-    with pytest.raises(InputError, match=r"--set model\.pieces=false"):
+    with pytest.raises(InputError, match=r"leave out --pieces, or set model\.pieces=false"):
         PiecesPotential(Space(Language(predicate("p", "a")), {"a": 3}), 1)
