@@ -159,6 +159,12 @@ def test_a_nitro_group_is_valid_with_charges_and_normalised_without() -> None:
     assert decode_by_hand("C N O", "C N O O", *neutral) == Decoded("normalised")
 
 
+def test_a_bond_that_rdkit_makes_dative_is_normalised() -> None:
+    space = space_for(("C", "N", "Pt"), 5)
+    world = world_of(space, "N C C C Pt", (0, 1, 1), (0, 2, 1), (0, 3, 1), (0, 4, 1))
+    assert decode(space, world) == Decoded("normalised")
+
+
 def test_charges_open_and_close_valences() -> None:
     square = [(0, node, 1) for node in range(1, 5)]
     assert decode_by_hand("C N N+", "N+ C C C C", *square) == Decoded("valid", "C[N+](C)(C)C")
@@ -219,7 +225,13 @@ def test_what_is_valid_is_read_back_as_the_same_molecule() -> None:
         ("[H][H]", "hydrogen that cannot be implicit"),
         ("C->[Fe]", "bond of another kind"),
         ("[PH5]", "hydrogens that the bonds do not imply"),
+        ("C:C", "aromatic bonds without double bonds"),
+        ("Cn1=C(C)C(=[C@H]O)C=CC1=O", "aromatic bonds without double bonds"),
+        ("C" * 20_000, "too long to be a molecule"),
+        ("CC\xd6", "not SMILES"),
+        ("CC\udcff", "not SMILES"),
     ],
+    ids=lambda text: ascii(text)[1:30],
 )
 def test_what_is_no_single_plain_molecule_is_refused_with_a_reason(
     smiles: str, reason: str, capfd: pytest.CaptureFixture[str]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from rdkit import Chem, rdBase
 
 from nmln.files import InputError
-from nmln.molecules.chemistry.worlds import _CATEGORY, _atom_name
+from nmln.molecules.chemistry.worlds import _CATEGORY, _atom_name, kekulised, refuse_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ def parse_scaffold(smiles: str) -> Scaffold:
     """
     text = smiles.strip()
     with rdBase.BlockLogs():
-        molecule = Chem.MolFromSmiles(text)
-        if molecule is None:
+        molecule = None if refuse_text(text) else Chem.MolFromSmiles(text)
+        if molecule is None or not kekulised(molecule):
             raise InputError(
-                f"the scaffold {smiles!r} cannot be read as SMILES. Write it like c1ccccc1*, in quotes."
+                f"the scaffold {smiles[:80]!a} cannot be read as SMILES. Write it like c1ccccc1*, in "
+                "quotes."
             )
-        Chem.Kekulize(molecule, clearAromaticFlags=True)
     open_atoms = _attachments(molecule, text)
     kept = [atom.GetIdx() for atom in molecule.GetAtoms() if atom.GetAtomicNum()]
     if not kept:

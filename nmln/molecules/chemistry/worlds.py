@@ -43,6 +43,8 @@ _CATEGORY = {kind: category for category, kind in enumerate(_BOND_TYPES, 1)}
 _TABLE = Chem.GetPeriodicTable()
 _NUMBERS = {_TABLE.GetElementSymbol(number): number for number in range(2, 119)}  # no hydrogen
 PARCEL = 1024  # worlds or lines handled at a time, here or by a worker
+LONGEST = 4000  # characters of a SMILES; RDKit was seen to crash on those of 20,000 atoms
+_SHOWN = 80  # of them, in a message
 
 
 # The language of molecules.
@@ -225,6 +227,8 @@ def _parse_parcel(texts: Sequence[str]) -> list[Molecule | Refusal]:
 
 def _parse(text: str) -> Molecule | Refusal:
     smiles = (text.split() or [""])[0]
+    if refusal := refuse_text(smiles):
+        return refusal
     molecule = Chem.MolFromSmiles(smiles)
     if molecule is None:
         return _explain_failure(smiles)
@@ -236,8 +240,11 @@ def _parse(text: str) -> Molecule | Refusal:
         atom.SetAtomMapNum(0)  # a label of the writer's, not chemistry
         names.append(_atom_name(atom.GetSymbol(), atom.GetFormalCharge()))
     canonical = Chem.MolToSmiles(molecule)
-    Chem.Kekulize(molecule, clearAromaticFlags=True)
-
+    if not kekulised(molecule):
+        return Refusal(
+            "aromatic bonds without double bonds",
+            f"{smiles} has aromatic bonds that single and double ones cannot take the place of.",
+        )
     nodes = len(names)
     pairs = [
         (*sorted((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx())), _CATEGORY[bond.GetBondType()])
@@ -254,6 +261,27 @@ def _parse(text: str) -> Molecule | Refusal:
     for i, j, category in pairs:
         bonds[i * nodes - i * (i + 1) // 2 + j - i - 1] = category
     return Molecule(tuple(names), bytes(bonds), canonical)
+
+
+def refuse_text(smiles: str) -> Refusal | None:
+    """Refuse what must not come before RDKit at all."""
+    if len(smiles) > LONGEST:
+        return Refusal(
+            "too long to be a molecule",
+            f"{smiles[:_SHOWN]}... has {len(smiles):,} characters, more than {LONGEST:,}.",
+        )
+    if not smiles.isascii():
+        return Refusal("not SMILES", f"{smiles[:_SHOWN]!a} cannot be read as SMILES.")
+    return None
+
+
+def kekulised(molecule: Chem.Mol) -> bool:
+    """Write a molecule with single and double bonds, in place; whether that can be done."""
+    try:
+        Chem.Kekulize(molecule, clearAromaticFlags=True)
+    except Chem.KekulizeException:
+        return False
+    return all(bond.GetBondType() != Chem.BondType.AROMATIC for bond in molecule.GetBonds())
 
 
 def _explain_failure(smiles: str) -> Refusal:
@@ -302,8 +330,8 @@ class Decoded:
 
     `disconnected` is decided first. Of the connected worlds those are `invalid` that RDKit refuses
     (too many bonds at an atom) or can only take for radicals, and those are `normalised` in which it
-    rewrites a formal charge, such as a nitro group with two double bonds: its name for them is that
-    of another world. A valid world's SMILES is read back as the same molecule.
+    rewrites a formal charge, such as a nitro group with two double bonds, or makes a bond dative: its
+    name for them is that of another world. A valid world's SMILES is read back as the same molecule.
     """
 
     status: Status
@@ -381,6 +409,8 @@ def _decode_graph(atoms: Sequence[str], pairs: Iterable[Sequence[int]]) -> Decod
     if charges != [_element(name)[1] for name in atoms]:
         return _NORMALISED
     smiles = Chem.MolToSmiles(molecule)
+    if "->" in smiles or "<-" in smiles:  # a bond to a metal made dative
+        return _NORMALISED
     return _read_again(smiles, charges) if "[" in smiles else Decoded("valid", smiles)
 
 
