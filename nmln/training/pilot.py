@@ -2,6 +2,7 @@
 
 import time
 from copy import deepcopy
+from statistics import median
 
 import torch
 
@@ -16,10 +17,12 @@ def steps_in(minutes: float, trainer: Trainer) -> int:
     # Steps of a warm start cost less, and there are few.
     trainer.step_number = max(trainer.step_number, trainer.config.training.warm_start)
     trainer.step()
-    start = time.perf_counter()
+    times = []
     for _ in range(_STEPS):
+        start = time.perf_counter()
         trainer.step()
-    each = torch.tensor([(time.perf_counter() - start) / _STEPS])
+        times.append(time.perf_counter() - start)
     trainer.restore(before)
-    mean = float(trainer.ranks.average([each])[0])
-    return max(1, round(60 * minutes / mean))
+    # The median: what else the machine does for a moment says nothing about the minutes to come.
+    each = float(trainer.ranks.average([torch.tensor([median(times)])])[0])
+    return max(1, round(60 * minutes / each))
