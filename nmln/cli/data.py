@@ -1,5 +1,6 @@
 """`nmln data`: what is in data files, which sets of molecules there are, and fetching them."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import Output, Seed, one_thread
+from nmln.cli.common import Output, Seed, one_thread, warn
 from nmln.cli.processes import cores
-from nmln.files import InputError
+from nmln.files import InputError, InterruptedRunError
 
 if TYPE_CHECKING:
     from nmln.molecules.downloads import Fetched, Selected
@@ -22,10 +23,20 @@ if TYPE_CHECKING:
 data = typer.Typer(help="Look at data files, and fetch public sets.", no_args_is_help=True)
 
 
+@contextmanager
+def _stopping(told: str) -> Iterator[None]:
+    """Whoever presses Ctrl-C is told, in one line, that it worked and what is left."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise InterruptedRunError(told) from None
+
+
 @data.command(
     epilog="Examples:  nmln data info smokers.mln smokers.db  |  nmln data info train.tsv test.tsv  |  "
     "nmln data info molecules.smi.gz  |  nmln data info"
 )
+@_stopping("stopped.")
 def info(
     paths: Annotated[
         list[Path] | None,
@@ -79,6 +90,10 @@ def list_sets() -> None:
     for (_, place, note), sets in alike:
         table.add_row(escape(", ".join(one.name for one in sets)), escape(place), escape(note))
     Console(highlight=False).print(table)
+    if (named := os.environ.get(DIRECTORY)) and not Path(named).is_dir():
+        warn(
+            f"{DIRECTORY} names {named}, but there is no such directory: no sets are taken from it."
+        )
     typer.echo(f"cache: {cache_folder()}")
     typer.echo(f"A directory of sets of your own can be named by {DIRECTORY}. SIZE is any number of "
                "heavy atoms.")  # fmt: skip
@@ -88,6 +103,7 @@ def list_sets() -> None:
     epilog="Examples:  nmln data fetch qm9 --size 9  |  nmln data fetch chembl-10  |  "
     "nmln data fetch moses --url https://mirror.example.org/dataset_v1.csv"
 )
+@_stopping("stopped. What came is kept: the same command goes on.")
 def fetch(
     name: Annotated[
         str, typer.Argument(help="qm9, zinc250k, moses or chembl; qm9-9 names a size.")
@@ -125,7 +141,8 @@ def fetch(
             f"nmln train {source.name}-9; which sizes it has: nmln data info {source.name}"
         )
         return
-    with _bar(f"filtering {source.file}") as watch:
+    told = f"stopped. {source.file} is kept: the same command filters it anew."
+    with _stopping(told), _bar(f"filtering {source.file}") as watch:
         selected = downloads.select(source, size, processes or cores(), watch)
     if selected is not None:
         _tell_selected(f"{source.name}-{size}", selected)

@@ -81,7 +81,7 @@ def evaluate(
             processes=processes,
             progress=say,
         )
-    for note in outcome.notes:
+    for note in (*outcome.notes, *_reasons(outcome)):
         typer.secho("note: ", fg="yellow", nl=False, err=True)
         typer.echo(note, err=True)
     _show(outcome)
@@ -101,9 +101,20 @@ def _marks(text: str) -> tuple[int, ...]:
 def _level(text: str | None) -> int | Literal["all"] | None:
     if text is None or text == "all":
         return text
-    if not text.isdecimal():
-        raise InputError(f"--level {text!r} is neither the number of a level nor all.")
+    if not text.isdecimal() or len(text) > 9:  # int refuses very many digits
+        raise InputError(f"--level {text[:40]!r} is neither the number of a level nor all.")
     return int(text)
+
+
+def _reasons(outcome: "Outcome") -> list[str]:
+    """Why nothing in a file is valid: the most frequent reason, with its first line."""
+    told = []
+    for one in outcome.evaluated:
+        if one.refused and not one.found.samples.valid:
+            why = one.refused[0]
+            share = f"{why.count:,} of {one.found.samples.attempts:,} attempts"
+            told.append(f"{one.source}:{why.line}: {why.reason} ({share}): {why.example}")
+    return told
 
 
 def _show(outcome: "Outcome") -> None:

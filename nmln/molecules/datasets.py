@@ -222,7 +222,7 @@ def _held(folder: Path, families: Collection[str] | None = None) -> list[str]:
     named = [
         (family, int(size))
         for family, size in (pair for pair in pairs if len(pair) == 2)
-        if size.isdigit() and (families is None or family in families)
+        if size.isdecimal() and (families is None or family in families)
     ]
     return [f"{family}-{size}" for family, size in sorted(named)]
 

@@ -1,16 +1,19 @@
 """Public sets of molecules from their official files, kept in a cache and filtered by size.
 
 A file is fetched once, through pooch: what is cut off goes on where it stopped, and the bytes must
-have the hash that is known for the file. Where none is known, the hash of the first download is
-written beside it and must hold from then on. A set such as `qm9-9` is picked out of the file when
-it is first asked for, and kept as `qm9_9.smi.gz` beside it.
+have the hash that is known for the file. Where none is known, the first download must be a whole
+table with its column of SMILES; its hash is written beside it and must hold from then on. A set such
+as `qm9-9` is picked out of the file when it is first asked for, and kept as `qm9_9.smi.gz` beside it
+with the hash of the file: out of another file it is picked anew.
 """
 
+import csv
 import gzip
 import logging
 import os
 import re
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +21,7 @@ from urllib.parse import urlsplit
 
 import pooch
 
-from nmln.files import InputError, write_atomically, write_lines
+from nmln.files import InputError, only_one, write_atomically, write_lines
 from nmln.molecules.chemistry import Refusal
 from nmln.molecules.resuming import InterruptedDownloadError, Resuming, UnreachableError
 from nmln.molecules.smiles_files import Watch, parse_stream, stream_smiles
@@ -38,6 +41,7 @@ class Source:
     sha256: str | None  # as several independent projects record it; None: nobody reliable does
     megabytes: int
     licence: str
+    column: str = "smiles"  # of the molecules, in any case
 
     @property
     def file(self) -> str:
@@ -83,6 +87,7 @@ SOURCES = {
             None,
             274,
             "CC BY-SA 3.0",
+            "canonical_smiles",
         ),
     )
 }
@@ -136,53 +141,35 @@ def fetch(
 
     `url` is another address of the same file (or NMLN_MIRROR names a folder of all of them), `sha256`
     the hash to demand in place of the known one. A file put into the cache by hand is checked and
-    taken as it is. A connection that breaks is resumed, `attempts` times in all.
+    taken as it is. A connection that breaks is resumed, `attempts` times in all. One process at a
+    time fetches a file; another one is refused.
     """
     path = cache_folder() / source.file
-    recorded = _recorded(path)
-    expected = _checked_form(sha256) or recorded or source.sha256
-    if path.exists():
-        found = _hash(path)
-        if expected not in (None, found):
-            raise InputError(
-                f"its sha256 is {found}, but {expected} is expected. Move it away to have it fetched "
-                "again, or give --sha256 if it is the right one.",
-                str(path),
-            )
-        _record(path, found)
-        return Fetched(source, path, found, expected is not None, None)
+    expected = _checked_form(sha256) or _recorded(path) or source.sha256
+    if not path.exists():
+        with only_one(path.with_name(f".{path.name}.lock"), f"fetching {path.name}"):
+            if not path.exists():  # nor has it come meanwhile
+                start = time.monotonic()
+                _download(source, path, url or _mirrored(source), expected, watch, attempts)
+                found = _hash(path)
+                _record(path, found)
+                return Fetched(source, path, found, expected is not None, time.monotonic() - start)
 
-    start = time.monotonic()
-    address = url or _mirrored(source)
-    downloader = Resuming(path, expected, watch, attempts)
-    pooch.get_logger().setLevel(logging.WARNING)  # it would print; the command line does
-    try:
-        pooch.retrieve(
-            address, expected, path.name, path.parent, downloader=downloader  # type: ignore[arg-type]
-        )  # fmt: skip
-    except UnreachableError as error:
-        raise InputError(
-            f"{address} could not be fetched: {error}. Without a network, put the file at {path} by "
-            f"hand (or name a folder of such files, {MIRROR}=https://…), and run the command again."
-        ) from None
-    except InterruptedDownloadError as error:
-        raise InputError(
-            f"the connection to {address} broke {error}. What came is kept: run the command again to "
-            f"go on, or put the whole file at {path} by hand."
-        ) from None
-    except ValueError:
-        if downloader.sha256 in (None, expected):
-            raise
-        raise InputError(
-            f"what came from {address} has the sha256 {downloader.sha256}, but {expected} is expected. "
-            "It was thrown away. The file may have changed: if the new one is right, demand it with "
-            "--sha256."
-        ) from None
-    for old in path.parent.glob(f"{source.name}_*.smi.gz"):
-        old.unlink()  # picked out of another file
     found = _hash(path)
+    if expected not in (None, found):
+        raise InputError(
+            f"its sha256 is {found}, but {expected} is expected. Move it away to have it fetched "
+            "again, or give --sha256 if it is the right one.",
+            str(path),
+        )
+    if expected is None and (flaw := _flaw(path, source.column, watch)):
+        raise InputError(
+            f"this is not the official file: {flaw}. Move it away to have that one fetched, or put "
+            "it there by hand.",
+            str(path),
+        )
     _record(path, found)
-    return Fetched(source, path, found, expected is not None, time.monotonic() - start)
+    return Fetched(source, path, found, expected is not None, None)
 
 
 def select(
@@ -193,29 +180,34 @@ def select(
     Kept are neutral molecules of one fragment with exactly `size` heavy atoms out of C, N, O, F, P,
     S, Cl and I, without isotope labels or radicals, once each without their stereochemistry. Lines
     of another size are passed over by counting letters; the others go through RDKit, some 1,000 to
-    3,000 a second and process.
+    3,000 a second and process. What was picked before is taken if it is out of the file that is
+    there, or was there last.
     """
     raw = cache_folder() / source.file
     path = raw.parent / f"{source.name}_{size}.smi.gz"
-    if path.exists():
-        return Selected(path, sum(1 for _ in stream_smiles(path)))
-    if not raw.exists():
-        return None
     start = time.monotonic()
-    if (recorded := _recorded(raw)) is not None and recorded != (found := _hash(raw)):
+    recorded = _recorded(raw)
+    found = _hash(raw) if raw.exists() else recorded
+    if recorded not in (None, found):
         raise InputError(
             f"its sha256 was {recorded} when it was fetched, but is {found} now. Move it away and "
             f"fetch it again: nmln data fetch {source.name}",
             str(raw),
         )
+    if path.exists() and (found is None or _has(_beside(path), _origin(path, raw, found))):
+        return Selected(path, sum(1 for _ in stream_smiles(path)))
+    if found is None or not raw.exists():
+        return None
     tally = Tally()
     kept, lines = _filtered(raw, size, processes, watch, tally)
     if not kept:
+        path.unlink(missing_ok=True)  # out of an older file
         raise InputError(
             f"none of {lines:,} lines is a neutral molecule of {size} heavy atoms. {tally}",
             str(raw),
         )
     write_atomically(path, lambda temporary: _pack(temporary, sorted(kept)))
+    write_lines(_beside(path), _origin(path, raw, found))
     return Selected(path, len(kept), lines, tally.dropped(), time.monotonic() - start)
 
 
@@ -263,6 +255,94 @@ def _pack(path: Path, lines: list[str]) -> None:
         file.writelines(f"{line}\n".encode() for line in lines)
 
 
+# Downloads.
+
+
+def _download(
+    source: Source,
+    path: Path,
+    address: str,
+    expected: str | None,
+    watch: Watch | None,
+    attempts: int,
+) -> None:
+    """Put the file of an address at `path`, once its hash or else its content is as it must be."""
+    unchecked = path.with_name(f"unchecked-{path.name}")  # stays if the check is cut off
+    _forget_damaged_version(path)
+    downloader = Resuming(path, expected, watch, attempts)
+    pooch.get_logger().setLevel(logging.WARNING)  # it would print; the command line does
+    try:
+        pooch.retrieve(
+            address, expected, unchecked.name, path.parent, downloader=downloader  # type: ignore[arg-type]
+        )  # fmt: skip
+    except InterruptedDownloadError as error:
+        raise InputError(
+            f"the connection to {address} broke {error}. What came is kept: run the command again to "
+            f"go on, or put the whole file at {path} by hand."
+        ) from None
+    except (UnreachableError, ValueError) as error:
+        if downloader.sha256 is not None:
+            unchecked.unlink(missing_ok=True)
+            raise InputError(
+                f"what came from {address} has the sha256 {downloader.sha256}, but {expected} is "
+                "expected. It was thrown away. The file may have changed: if the new one is right, "
+                "demand it with --sha256."
+            ) from None
+        raise InputError(  # a ValueError: the server names an address that is none
+            f"{address} could not be fetched: {_one_line(str(error))}. Without a network, put the file "
+            f"at {path} by hand (or name a folder of such files, {MIRROR}=https://…), and run the "
+            "command again."
+        ) from None
+    if expected is None and (flaw := _flaw(unchecked, source.column, watch)):
+        unchecked.unlink()
+        raise InputError(
+            f"what came from {address} is not the official file: {flaw}. Nothing was kept: try again "
+            f"later, or put the file at {path} by hand and run the command again."
+        )
+    os.replace(unchecked, path)
+
+
+def _forget_damaged_version(path: Path) -> None:
+    """What no server can have named does not say what the bytes belong to, nor fit into a header."""
+    version = Path(f"{path}.part.version")
+    if version.exists():
+        text = version.read_bytes().decode("utf-8", "replace")
+        if not re.fullmatch(r"[!-~\xa1-\xff][ -~\xa0-\xff]*", text):
+            version.unlink()
+
+
+def _flaw(path: Path, column: str, watch: Watch | None) -> str | None:
+    """Why a file is not a whole table with this column; None if it is one. Reads all of it."""
+    begins = f"it begins with {_one_line(_first_line(path), 60)!r}"
+    try:
+        rows = sum(1 for _ in stream_smiles(path, table=True, watch=watch))
+    except InputError as error:
+        return f"{error.message.split('. ')[0]} ({begins})"
+    except csv.Error as error:
+        return f"{error} ({begins})"
+    if not rows:
+        return "it is empty, or has nothing below its header"
+    cells = (cell.strip('" \r\n').lower() for cell in re.split("[,;\t]", _first_line(path)))
+    return None if column in cells else f"it has no column {column} ({begins})"
+
+
+def _first_line(path: Path) -> str:
+    """As far as it can be read, and no more than a header may have."""
+    with open(path, "rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+    try:
+        with gzip.open(path) if packed else open(path, "rb") as file:
+            return file.readline(10_000).decode("utf-8-sig", "replace")
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        return ""
+
+
+def _one_line(text: str, most: int = 200) -> str:
+    """What a server says, for a message: printable, and not too much of it."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= most else f"{line[:most]}…"
+
+
 # Hashes.
 
 
@@ -270,14 +350,38 @@ def _hash(path: Path) -> str:
     return pooch.file_hash(str(path), "sha256")
 
 
+def _beside(path: Path) -> Path:
+    """Where the hash of a file is kept, as `sha256sum --check` reads it."""
+    return Path(f"{path}.sha256")
+
+
 def _record(path: Path, sha256: str) -> None:
-    """Beside the file, as `sha256sum --check` reads it."""
-    write_lines(f"{path}.sha256", [f"{sha256}  {path.name}"])
+    line = f"{sha256}  {path.name}"
+    if not _has(_beside(path), [line]):
+        write_lines(_beside(path), [line])
 
 
 def _recorded(path: Path) -> str | None:
-    beside = Path(f"{path}.sha256")
-    return beside.read_text(encoding="utf-8").split()[0] if beside.exists() else None
+    beside = _beside(path)
+    if not beside.exists():
+        return None
+    text = beside.read_bytes().decode("utf-8", "replace")
+    if not (found := re.match(r"\s*([0-9a-fA-F]{64})(?!\S)", text)):
+        raise InputError(
+            f"this must begin with the sha256 of {path.name}, 64 hexadecimal digits, but begins with "
+            f"{_one_line(text, 60)!r}. Delete it, or give the hash: --sha256 with nmln data fetch.",
+            str(beside),
+        )
+    return found[1].lower()
+
+
+def _origin(path: Path, raw: Path, sha256: str) -> list[str]:
+    """What is kept beside a set: its own hash, and that of the file that it was picked out of."""
+    return [f"{_hash(path)}  {path.name}", f"{sha256}  {raw.name}"]
+
+
+def _has(path: Path, lines: list[str]) -> bool:
+    return path.exists() and path.read_bytes() == "".join(f"{line}\n" for line in lines).encode()
 
 
 def _checked_form(sha256: str | None) -> str | None:

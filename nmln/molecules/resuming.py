@@ -13,7 +13,7 @@ from nmln.molecules.smiles_files import Watch
 if TYPE_CHECKING:
     import requests
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 14  # what an interruption may cost
 _SECONDS = 30  # without a byte, after which a connection counts as broken
 
 
@@ -95,7 +95,7 @@ class Resuming:
 
     def _write(self, part: Path, response: "requests.Response", begin: int) -> None:
         length = response.headers.get("Content-Length", "")
-        total = begin + int(length) if length.isdigit() else None
+        total = begin + int(length) if length.isdecimal() else None
         done = begin
         with open(part, "ab" if begin else "wb") as file:
             for chunk in response.raw.stream(_CHUNK, decode_content=False):
@@ -112,7 +112,7 @@ def _begins(response: "requests.Response") -> int:
     if response.status_code != 206:
         return 0
     span = response.headers.get("Content-Range", "").removeprefix("bytes ").split("-")[0]
-    return int(span) if span.isdigit() else -1
+    return int(span) if span.isdecimal() else -1
 
 
 def _remember(part: Path, response: "requests.Response") -> None:

@@ -7,31 +7,36 @@
 | `.csv` with a column `count` | a SMILES and how often it was generated |
 | `.csv` with columns `level` and `status` | an attempt of `nmln sample`, at one of its levels |
 
-All may be packed by gzip. Files are streamed: memory grows with the different molecules only.
+What lines and tables may look like is the business of `smiles_files`. Files are streamed: memory
+grows with the different molecules only.
 """
 
-import csv
-import gzip
 import json
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 from nmln.evaluation import Counts, Tally
-from nmln.files import InputError, read_lines
-from nmln.molecules.chemistry import Molecule, Refusal, Status, parse_all
+from nmln.files import InputError
+from nmln.molecules.chemistry import STATUSES, Molecule, Refusal, parse_all
 from nmln.molecules.datasets import Dropped, is_source, load
+from nmln.molecules.smiles_files import is_header, stream_lines, stream_smiles, stream_table
 
 LINES, TABLES = (".smi", ".smiles", ".txt"), (".csv",)
 FOLDER = ("samples.csv.gz", "samples.csv", "counts.csv", "samples.smi")
 """What samples are called in a folder, the most telling first."""
 
+MOST = 10**12
+"""The most attempts that are evaluated; of many more, floats do not tell single ones apart."""
+
 _PARCEL = 65_536  # lines that are read before their molecules are looked at
 _REMEMBERED = 500_000  # texts whose molecule is kept; beyond, they are parsed again
 _CHECKED = 1_000  # names in a file of ours that must be canonical before the others are believed
+_CURE = "Name the one with the molecules smiles, or say which it is with --column."
+_SHOWN = 40  # letters of a cell in a message
+_EMPTY = "the file is empty, or has nothing below its header."
 
 
 @dataclass(frozen=True)
@@ -79,10 +84,16 @@ def read_samples(
         for row in parcel:
             levels.setdefault(row.level, _Collected()).add(row, names)
     if not levels:
-        raise InputError("there are no samples in it.", str(path))
+        raise InputError(f"there are no samples: {_EMPTY}", str(path))
     attempts = _told_attempts(path) if counted and len(levels) == 1 else None
     found = []
     for level, collected in sorted(levels.items(), key=lambda item: item[0] or 0):
+        if collected.tally.attempts > MOST:
+            raise InputError(
+                f"the counts add up to {collected.tally.attempts:,}, but at most {MOST:,} attempts can "
+                "be evaluated. Look for a count that is wrong.",
+                str(path),
+            )
         if attempts is not None and attempts < collected.tally.attempts:
             raise InputError(
                 f"this tells of {attempts:,} attempts, but {path.name} beside it counts "
@@ -103,14 +114,17 @@ def read_reference(
         sizes = frozenset([len(molecules.space.domain["node"])])
         return Reference(source, frozenset(molecules.smiles), sizes, molecules.dropped)
     names, collected = _Names(size, processes), _Collected()
-    rows, _ = _rows(Path(source), column)
+    lines = stream_smiles(source, _is_table(Path(source)), column=column, cure=_CURE)
+    rows = (_Row(number, text) for number, text in lines)
     while parcel := list(islice(rows, _PARCEL)):
         names.learn(parcel)
         for row in parcel:
             collected.add(row, names)
+    if not collected.tally.attempts:
+        raise InputError(f"there are no molecules: {_EMPTY}", source)
     if not collected.tally.counts:
-        reasons = "; ".join(map(str, collected.refused())) or "it is empty"
-        raise InputError(f"there are no molecules in it: {reasons}.", source)
+        reasons = "; ".join(map(str, collected.refused()))
+        raise InputError(f"no line is a molecule that can be used. Dropped: {reasons}.", source)
     smiles = frozenset(collected.tally.counts)
     return Reference(source, smiles, frozenset(names.sizes), collected.refused())
 
@@ -210,11 +224,13 @@ class _Collected:
 
 def _rows(path: Path, column: str | None) -> tuple[Iterator[_Row], bool]:
     """The rows of a file, and whether each holds a count instead of an attempt."""
-    ending = _ending(path)
-    if ending in LINES:
-        return _line_rows(_lines(path)), False
-    if ending in TABLES:
-        return _table_rows(path, column)
+    return _table_rows(path, column) if _is_table(path) else (_line_rows(path), False)
+
+
+def _is_table(path: Path) -> bool:
+    """By its ending; one that is not known is refused."""
+    if ending := _ending(path):
+        return ending in TABLES
     raise InputError(
         f"molecules come in files that end in {', '.join((*LINES, *TABLES))}, or in these with .gz, "
         "or in sets with names such as pubchem-10. Rename it, or give such a name.",
@@ -230,51 +246,37 @@ def _ending(path: Path) -> str:
     return last if last in (*LINES, *TABLES) else ""
 
 
-def _line_rows(lines: Iterator[tuple[int, str]]) -> Iterator[_Row]:
+def _line_rows(path: Path) -> Iterator[_Row]:
     """Comments and a header are looked for above the first molecule only: later, `#C` is an attempt."""
     begun = False
-    for number, line in lines:
+    for number, line in enumerate(stream_lines(path), 1):
         words = line.split(maxsplit=1)
-        if not words or (not begun and (words[0][0] == "#" or _is_smiles_column(words[0]))):
+        if not words or (not begun and (words[0][0] == "#" or is_header(words[0]))):
             continue
         begun = True
         yield _Row(number, words[0])
 
 
 def _table_rows(path: Path, column: str | None) -> tuple[Iterator[_Row], bool]:
-    lines = _lines(path)
-    skipped, header = 0, ""
-    for number, line in lines:
-        if line.strip() and (line[0] != "#" or line.startswith("#,")):  # a column may be called #
-            skipped, header = number, line
-            break
-    cells = [cell.strip() for cell in next(csv.reader([header]), [])]
-    if not cells:
-        raise InputError("there are no samples in it.", str(path))
-    lower = [cell.lower() for cell in cells]
-    smiles = _smiles_column(cells, column, path, skipped)
-    ours = "level" in lower and "status" in lower
-    places = [smiles, *((lower.index("level"), lower.index("status")) if ours else ())]
-    count = next((lower.index(name) for name in ("count", "counts") if name in lower), None)
-    if count is not None:
-        places.append(count)
+    table = stream_table(path, column, cure=_CURE)
+    smiles, header = table.column, table.header
+    ours = "level" in header and "status" in header
+    level, status = (header.index("level"), header.index("status")) if ours else (0, 0)
+    count = next((header.index(name) for name in ("count", "counts") if name in header), None)
+    last = max(smiles, level, status, count or 0)
 
     def rows() -> Iterator[_Row]:
-        reader = csv.reader(line + "\n" for _, line in lines)
-        for row in _checked(reader, path):
-            line = skipped + reader.line_num
-            if not row:
-                continue
-            if len(row) <= max(places):
+        for line, row in table.rows:
+            if len(row) <= last:
                 raise InputError(
-                    f"this row has {len(row)} cells, but the first row promises {len(cells)}. Repair "
+                    f"this row has {len(row)} cells, but the first row promises {len(header)}. Repair "
                     "or remove it.",
                     str(path), line,
                 )  # fmt: skip
             text = row[smiles].strip()
             if ours:
-                status = _status(row[places[2]], path, line)
-                yield _Row(line, text, 1, _number(row[places[1]], "level", path, line), status)
+                found = _status(row[status], path, line)
+                yield _Row(line, text, 1, _number(row[level], "level", path, line), found)
             elif count is None:
                 yield _Row(line, text)
             elif times := _number(row[count], "count", path, line):
@@ -283,73 +285,28 @@ def _table_rows(path: Path, column: str | None) -> tuple[Iterator[_Row], bool]:
     return rows(), count is not None
 
 
-def _checked(reader: Iterator[list[str]], path: Path) -> Iterator[list[str]]:
-    try:
-        yield from reader
-    except csv.Error as error:
-        raise InputError(f"this is not comma-separated text: {error}.", str(path)) from None
-
-
-def _smiles_column(cells: list[str], column: str | None, path: Path, line: int) -> int:
-    lower = [cell.lower() for cell in cells]
-    wanted = ["smiles", "canonical_smiles"] if column is None else [column.strip().lower()]
-    for name in wanted:
-        if name in lower:
-            return lower.index(name)
-    close = [place for place, cell in enumerate(cells) if _is_smiles_column(cell)]
-    if column is None and close:
-        return close[0]
-    missing = "no column is called smiles" if column is None else f"no column is called {column}"
-    found = ", ".join(cells)
-    raise InputError(
-        f"{missing}. Columns here: {found[:200]}. Name that of the SMILES with --column.",
-        str(path), line,
-    )  # fmt: skip
-
-
-def _is_smiles_column(word: str) -> bool:
-    return word.strip().lower().endswith("smiles")
-
-
 def _number(text: str, what: str, path: Path, line: int) -> int:
-    if not text.strip().isdecimal():
-        raise InputError(f"a {what} is a whole number, but this is {text!r}.", str(path), line)
-    return int(text)
+    digits = text.strip()
+    if not digits.isdecimal():
+        raise InputError(
+            f"a {what} is a whole number, but this is {text[:_SHOWN]!r}.", str(path), line
+        )
+    number = int(digits) if len(digits) < 20 else MOST + 1  # int refuses very many digits
+    if number > MOST:
+        raise InputError(
+            f"a {what} is at most {MOST:,}, but this one has {len(digits):,} digits. Correct it.",
+            str(path), line,
+        )  # fmt: skip
+    return number
 
 
 def _status(text: str, path: Path, line: int) -> str:
-    if text not in get_args(Status):
-        known = ", ".join(get_args(Status))
-        raise InputError(f"a status is one of {known}, but this is {text!r}.", str(path), line)
-    return text
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The numbered lines of a text file, packed or not, without line ends."""
-    try:
-        with open(path, "rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-    except FileNotFoundError:
-        raise InputError("there is no such file. Check the path.", str(path)) from None
-    except IsADirectoryError:
-        raise InputError("this is a directory. Name a file in it.", str(path)) from None
-    return _unpacked(path) if packed else read_lines(path)
-
-
-def _unpacked(path: Path) -> Iterator[tuple[int, str]]:
-    number = 0
-    try:
-        with gzip.open(path, "rt", encoding="utf-8-sig", newline="\n") as file:
-            for number, line in enumerate(file, 1):
-                yield number, line.rstrip("\r\n")
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    if text not in STATUSES:
+        known = ", ".join(STATUSES)
         raise InputError(
-            f"this is no whole gzip file, it breaks off after line {number:,}: {error}. Fetch or make "
-            "it again.",
-            str(path),
-        ) from None
-    except UnicodeDecodeError:
-        raise InputError("what is packed here is not UTF-8 text.", str(path), number + 1) from None
+            f"a status is one of {known}, but this is {text[:_SHOWN]!r}.", str(path), line
+        )
+    return text
 
 
 def _told_attempts(path: Path) -> int | None:
@@ -361,4 +318,8 @@ def _told_attempts(path: Path) -> int | None:
         told = json.loads(beside.read_text(encoding="utf-8")).get("attempts")
     except (ValueError, AttributeError):
         raise InputError("this is not the JSON that nmln sample writes.", str(beside)) from None
+    if isinstance(told, int) and told > MOST:
+        raise InputError(
+            f"this tells of more than {MOST:,} attempts. Remove it, or correct it.", str(beside)
+        )
     return told if isinstance(told, int) else None

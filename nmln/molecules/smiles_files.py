@@ -2,16 +2,18 @@
 
 A file may be packed with gzip whatever its name says, begin with a byte order mark, be UTF-16 as
 spreadsheets write it, and have the line ends of any system. What cannot be read is named by line.
+Samples are read by the same lines and tables (`sample_files`), so that a file is the same everywhere.
 """
 
 import csv
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from nmln.files import InputError
 from nmln.molecules.chemistry import PARCEL, Molecule, Refusal, parse_all, start_workers
@@ -23,6 +25,10 @@ Watch = Callable[[int, int | None], None]
 
 _Item = TypeVar("_Item")
 _DELIMITERS = (",", "\t", ";")
+_STRAY = re.compile("[\udc80-\udcff]")  # bytes that are no UTF-8, as `surrogateescape` marks them
+_CONTROL = re.compile("[\0-\x08\x0e-\x1f]")
+_CURE = "Name the one with the molecules smiles."
+_SHOWN, _LONGEST = 20, 40  # columns in a message, and letters of each
 _PARCELS = 16  # on their way to the workers at a time, which bounds the memory
 _WORTH = 16  # parcels a worker below which it takes longer to start than to do without
 
@@ -33,14 +39,16 @@ def read_smiles(path: str | Path) -> list[tuple[int, str]]:
 
 
 def stream_smiles(
-    path: str | Path, table: bool | None = None, watch: Watch | None = None
+    path: str | Path,
+    table: bool | None = None,
+    watch: Watch | None = None,
+    column: str | None = None,
+    cure: str = _CURE,
 ) -> Iterator[tuple[int, str]]:
     """The numbered SMILES of a file, one at a time.
 
     A `.smi` line may have a name after white space; lines that begin with `#` are skipped. A `.csv`
-    file is a `table`: its cells are parted by commas, tabs or semicolons, and the column is found by
-    its header, `smiles` in any case (or something that has it in it); without a header it is the
-    first. Blank lines are skipped.
+    file is a `table`, see `stream_table`. Blank lines are skipped.
     """
     name = str(path).lower()
     if table is None:
@@ -51,8 +59,39 @@ def stream_smiles(
                 str(path),
             )
         table = ".csv" in name[-7:]
-    lines = _lines(Path(path), watch)
-    return _rows(lines, str(path)) if table else _first_words(lines)
+    if table:
+        return _cells(path, watch, column, cure)
+    return _first_words(stream_lines(path, watch))
+
+
+class Table(NamedTuple):
+    """A table whose rows stream by, each with the line that it begins in; `column` has the SMILES.
+
+    `header` names the columns, in lower case; it is empty if the first row is one of molecules.
+    """
+
+    header: tuple[str, ...]
+    column: int
+    rows: Iterator[tuple[int, list[str]]]
+
+
+def stream_table(
+    path: str | Path, column: str | None = None, watch: Watch | None = None, cure: str = _CURE
+) -> Table:
+    """A file of cells that are parted by commas, tabs or semicolons.
+
+    The SMILES are in the column of that name, or under a header `smiles` in any case (or something
+    that has it in it); without a header they are in the first. Blank lines are skipped, and so are
+    lines that begin with `#` above the header. A `cure` says what to do where there is no such column.
+    """
+    lines, source = stream_lines(path, watch), str(path)
+    wanted = None if column is None else column.strip().lower()
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not _is_comment(line, wanted):
+            layout = _layout(line, wanted, source, number, cure)
+            rows = _rows(chain([line], lines), layout, source, number)
+            return Table(layout.header, layout.column, rows)
+    return Table((), 0, iter(()))
 
 
 def parse_stream(
@@ -92,8 +131,9 @@ def _numbered(
 # Lines of text.
 
 
-def _lines(path: Path, watch: Watch | None) -> Iterator[tuple[int, str]]:
-    """The numbered lines of a text file, each with its line end."""
+def stream_lines(path: str | Path, watch: Watch | None = None) -> Iterator[str]:
+    """The lines of a text file, each with its line end, which is that of Unix whatever the file has."""
+    number, path = 0, Path(path)
     try:
         with open(path, "rb") as raw, _unpacked(raw, path) as stream:
             total = path.stat().st_size
@@ -104,8 +144,9 @@ def _lines(path: Path, watch: Watch | None) -> Iterator[tuple[int, str]]:
             for number, line in enumerate(text, 1):
                 if watch is not None and number % PARCEL == 0:
                     watch(raw.tell(), total)
-                _check_text(line, path, number)
-                yield number, line
+                if "\0" in line or not line.isascii():
+                    _check_text(line, path, number)
+                yield line
             if watch is not None:
                 watch(total, total)
     except FileNotFoundError:
@@ -113,8 +154,9 @@ def _lines(path: Path, watch: Watch | None) -> Iterator[tuple[int, str]]:
     except IsADirectoryError:
         raise InputError("this is a directory. Name a file in it.", str(path)) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        after = f", after line {number:,}" if number else ""
         raise InputError(
-            f"this is no whole gzip file: {str(error).rstrip('.')}. Fetch or pack it again.",
+            f"this is no whole gzip file: {str(error).rstrip('.')}{after}. Fetch or pack it again.",
             str(path),
         ) from None
     except UnicodeError:
@@ -143,84 +185,140 @@ def _check_text(line: str, path: Path, number: int) -> None:
             "a zero byte: this is a binary file, or UTF-16 without a mark. Save it as UTF-8 text.",
             str(path), number, line.index("\0") + 1,
         )  # fmt: skip
-    if not line.isascii():
-        for column, letter in enumerate(line, 1):
-            if (
-                "\udc80" <= letter <= "\udcff"
-            ):  # a byte that is no UTF-8, as `surrogateescape` marks it
-                raise InputError(
-                    f"byte 0x{ord(letter) - 0xDC00:02x} is not UTF-8 text. Save the file as UTF-8.",
-                    str(path), number, column,
-                )  # fmt: skip
+    if stray := _STRAY.search(line):
+        raise InputError(
+            f"byte 0x{ord(stray[0]) - 0xDC00:02x} is not UTF-8 text. Save the file as UTF-8.",
+            str(path), number, stray.start() + 1,
+        )  # fmt: skip
 
 
 # Lines of molecules.
 
 
-def _first_words(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+def _first_words(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     first = True
-    for number, line in lines:
+    for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
         word = line.split()[0]
-        if not (first and _is_header(word)):
+        if not (first and is_header(word)):
             yield number, word
         first = False
 
 
-def _rows(lines: Iterator[tuple[int, str]], source: str) -> Iterator[tuple[int, str]]:
-    ahead = (one for one in lines if one[1].strip() and not one[1].startswith("#"))
-    start, line = next(ahead, (0, ""))
-    if not start:
-        return
-    delimiter, column, header = _layout(line, source, start)
-    text = chain([line], (line for _, line in lines))
-    reader = csv.reader(text, delimiter=delimiter, strict=True)
-    before = 0  # a quoted cell may run over several lines: a row begins where the last one ended
+def is_header(word: str) -> bool:
+    """Whether this names a column of SMILES: it ends so, in any case."""
+    return word.strip().lower().endswith("smiles")
+
+
+# Rows of tables.
+
+
+class _Layout(NamedTuple):
+    delimiter: str
+    column: int
+    header: tuple[str, ...]
+
+
+def _cells(
+    path: str | Path, watch: Watch | None, column: str | None, cure: str
+) -> Iterator[tuple[int, str]]:
+    """The cells with the SMILES of all rows that have anything in them."""
+    table = stream_table(path, column, watch, cure)
+    for number, row in table.rows:
+        if any(row):
+            yield number, row[table.column].strip() if table.column < len(row) else ""
+
+
+def _rows(
+    lines: Iterable[str], layout: _Layout, source: str, start: int
+) -> Iterator[tuple[int, list[str]]]:
+    """The rows below the header; the first of the `lines` is number `start`."""
+    column = layout.column
+    reader = csv.reader(lines, delimiter=layout.delimiter, strict=True)
+    end = 0  # a quoted cell may run over several lines: a row begins where the last one ended
     try:
         for row in reader:
-            number, before = start + before, reader.line_num
-            if not any(row) or (header and number == start):
+            before, end = end, reader.line_num
+            if not row or (not before and layout.header):
                 continue
-            cell = row[column].strip() if column < len(row) else ""
-            if "\n" in cell:
+            if end > before + 1 and column < len(row) and "\n" in row[column].strip():
                 raise InputError(
                     "the cell with the SMILES runs over several lines. Look for a quotation mark "
                     "too many.",
-                    source, number,
+                    source, start + before,
                 )  # fmt: skip
-            yield number, cell
+            yield start + before, row
     except csv.Error as error:
-        raise InputError(
-            f"this is not comma-separated text: {error}. Look for a quotation mark too many or too "
-            "few.",
-            source, start + before,
-        ) from None  # fmt: skip
+        raise _no_table(error, source, start + end) from None
 
 
-def _layout(line: str, source: str, number: int) -> tuple[str, int, bool]:
-    """The delimiter of a table, the column of its SMILES, and whether it has a header."""
-    split = [(mark, next(csv.reader([line], delimiter=mark))) for mark in _DELIMITERS]
+def _layout(line: str, wanted: str | None, source: str, number: int, cure: str) -> _Layout:
+    """How a table is laid out, by its first line."""
+    split: list[tuple[str, list[str]]] = []
+    for mark in _DELIMITERS:
+        try:
+            split.append((mark, next(csv.reader([line], delimiter=mark))))
+        except csv.Error as error:  # too long a cell, which another delimiter may part
+            if mark == _DELIMITERS[-1] and not split:
+                raise _no_table(error, source, number) from None
     split.sort(key=lambda one: -len(one[1]))  # the delimiter is what parts most cells
-    for mark, cells in split:
-        names = [cell.strip().lower() for cell in cells]
-        for fits in ("smiles".__eq__, _is_header, _names_smiles):
+    named = [(mark, _names(cells)) for mark, cells in split]
+    known = ("smiles".__eq__, "canonical_smiles".__eq__, is_header, _names_smiles)
+    for fits in known if wanted is None else (wanted.__eq__,):
+        for mark, names in named:
             for column, name in enumerate(names):
                 if fits(name):
-                    return mark, column, True
-    for mark, cells in split:
+                    return _Layout(mark, column, names)
+    for mark, cells in split if wanted is None else ():
         if isinstance(parse_all(cells[:1])[0], Molecule):
-            return mark, 0, False
+            return _Layout(mark, 0, ())
+    if control := _CONTROL.search(line):
+        raise InputError(
+            f"byte 0x{ord(control[0]):02x} has no place in a header: this is a binary file, not text. "
+            "Save it as UTF-8 text.",
+            source, number, control.start() + 1,
+        )  # fmt: skip
+    missing = f"called {wanted}" if wanted else "named smiles, and the first is not one of SMILES"
     raise InputError(
-        "no column is named smiles, and the first is not one of SMILES. The columns are: "
-        f"{', '.join(cell.strip() for cell in split[0][1])}. Name the one with the molecules smiles.",
-        source, number,
-    )  # fmt: skip
+        f"no column is {missing}. The columns are: {_show(split[0][1])}. {cure}", source, number
+    )
+
+
+def _is_comment(line: str, wanted: str | None) -> bool:
+    """A line that begins with # is one, unless it is a header: `#,smiles` or `#smiles,count`."""
+    if not line.startswith("#"):
+        return False
+    fits = is_header if wanted is None else wanted.__eq__
+    for mark in _DELIMITERS:
+        first, *others = _names(line.split(mark))
+        if others and (first in ("smiles", wanted) or (not first and any(map(fits, others)))):
+            return False
+    return True
+
+
+def _names(cells: list[str]) -> tuple[str, ...]:
+    """The cells of a header in lower case, without a # at its beginning."""
+    first, *others = (cell.strip().lower() for cell in cells)
+    return (first.lstrip("#").strip(), *others)
 
 
 def _names_smiles(name: str) -> bool:
     return "smiles" in name or name == "smi"
 
 
-def _is_header(word: str) -> bool:
-    return word.strip().lower().endswith("smiles")
+def _show(cells: list[str]) -> str:
+    """The names of columns, cut short where they are many or long."""
+    names = []
+    for cell in cells[:_SHOWN]:
+        name = "".join(letter if letter.isprintable() else "?" for letter in cell.strip())
+        names.append(f"{name[:_LONGEST]}..." if len(name) > _LONGEST else name or "(no name)")
+    others = len(cells) - len(names)
+    return ", ".join(names) + (f" and {others:,} others" if others else "")
+
+
+def _no_table(error: csv.Error, source: str, line: int) -> InputError:
+    return InputError(
+        f"this is not comma-separated text: {error}. Look for a quotation mark too many or too few.",
+        source, line,
+    )  # fmt: skip

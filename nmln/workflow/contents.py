@@ -38,7 +38,7 @@ def inspect(paths: Sequence[Path]) -> Contents:
         if path.suffix.lower() not in kinds:
             raise InputError(
                 f"files ending in {path.suffix or 'nothing'} are not known here. Give .mln, .db, .nl "
-                "or .tsv files.",
+                "or .tsv files, or molecules as .smi or .csv (either may have .gz behind it).",
                 str(path),
             )
         by_kind[path.suffix.lower()].append(path)

@@ -66,6 +66,12 @@ def load(config: DataConfig) -> Source:
         space, worlds = from_networkx(read_graphs(path))
     if len(worlds) < 1:
         raise InputError("there are no worlds in it.", config.source)
+    if not bool((space.sizes > 1).any()):
+        raise InputError(
+            "only one world is possible here, so that there is nothing to learn. Give data in which "
+            "something can differ.",
+            config.source,
+        )
     train, test = split(len(worlds), config.split_seed, config.train_share)
     return Source(kind, space, worlds, train, test, formulas, names, dropped)
 
@@ -81,10 +87,19 @@ def located(config: DataConfig) -> DataConfig:
 
 def kind_of(source: str) -> Kind:
     """What a source is, by its name."""
+    if not source.strip():
+        raise InputError(
+            "no data are named. Name a file, a folder of graphs or a set of molecules."
+        )
     path = Path(source)
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes[-1:] in ([".db"], [".nl"]):
         return "db"
+    if path.is_dir() and not any(path.glob("*.graphml")):
+        raise InputError(
+            "this is a folder without a .graphml file in it. Name a folder of graphs, or a file.",
+            source,
+        )
     if suffixes[-1:] == [".graphml"] or path.is_dir():
         return "graphs"
     if suffixes[-1:] == [".mln"]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,11 +33,22 @@ class Server:
     ranges: bool = True
     lengths: bool = True
     status: int = 200
+    redirect: str | None = None
+    says: bytes | None = None  # in place of an answer
+    pause: Callable[[], None] | None = None  # called when half of the bytes are on their way
     url: str = ""
     asked: list[dict[str, str]] = field(default_factory=list)
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         self.asked.append(dict(handler.headers))
+        if self.says is not None:
+            handler.wfile.write(self.says)
+            return None
+        if self.redirect is not None:
+            handler.send_response(302)
+            handler.send_header("Location", self.redirect)
+            handler.send_header("Content-Length", "0")
+            return handler.end_headers()
         if self.status != 200:
             return handler.send_error(self.status)
         wanted, begin = handler.headers.get("Range"), 0
@@ -59,7 +70,12 @@ class Server:
         if self.lengths:
             handler.send_header("Content-Length", str(len(body)))
         handler.end_headers()
-        handler.wfile.write(body if self.cut is None else body[: self.cut])
+        body = body if self.cut is None else body[: self.cut]
+        half = len(body) // 2
+        handler.wfile.write(body[:half])
+        if self.pause is not None:
+            self.pause()
+        handler.wfile.write(body[half:])
         return None
 
 
@@ -94,5 +110,6 @@ def source(server: Server, monkeypatch: pytest.MonkeyPatch) -> Source:
 
 
 def left_over() -> set[str]:
-    folder = cache_folder()
-    return {file.name for file in folder.iterdir()} if folder.exists() else set()
+    """What is in the cache, but for the empty files that are only there to be locked."""
+    names = {file.name for file in cache_folder().glob("*")}
+    return {name for name in names if not name.endswith(".lock")}

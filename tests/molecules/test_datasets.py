@@ -14,6 +14,7 @@ from nmln.molecules.datasets import (
     Molecules,
     describe,
     is_source,
+    known,
     load,
     read_smiles,
     split,
@@ -186,6 +187,15 @@ def test_unfiltered_sets_stand_in_their_own_folder(
         InputError, match=r"unfiltered/qm9_4\.smi\.gz is not in.*\(sets there: qm9-3\)"
     ):
         load("unfiltered/qm9-4")
+
+
+def test_files_that_are_no_sets_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DIRECTORY, str(tmp_path))
+    for name in ("mine_7", "x_\xb23", "a_b_3", "other_"):
+        (tmp_path / f"{name}.smi.gz").touch()
+    assert [one.name for one in known() if one.place == DIRECTORY] == ["mine-7"]
 
 
 def test_sources_are_known_by_their_names() -> None:

@@ -1,6 +1,7 @@
 """What becomes of a downloaded file: filtered by size, kept, found by name."""
 
 import gzip
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -100,6 +101,59 @@ def test_a_new_file_makes_old_sets_void(server: Server, source: Source) -> None:
     selected = select(old, 3)
     assert selected is not None
     assert selected.molecules == 2
+
+
+def test_a_file_that_was_replaced_by_hand_makes_old_sets_void(
+    server: Server, source: Source
+) -> None:
+    old = serve(server, source, "smiles\nCCO\nCCN\nC\n")
+    path = fetch(old).path
+    for size, count in ((3, 2), (1, 1)):
+        selected = select(old, size)
+        assert selected is not None
+        assert (selected.molecules, selected.lines) == (count, 3)
+    new = b"smiles\nCCC\n"
+    path.write_bytes(new)
+    for size in (3, 1, 2):  # made before or not
+        with pytest.raises(InputError, match="when it was fetched, but is"):
+            select(old, size)
+    fetch(old, sha256=hashlib.sha256(new).hexdigest())
+    anew, again = select(old, 3), select(old, 3)
+    assert anew is not None
+    assert (anew.molecules, anew.lines) == (1, 1)
+    assert again == replace(anew, lines=None, seconds=None)
+    with pytest.raises(InputError, match="none of 1 lines"):
+        select(old, 1)
+    assert not (path.parent / "small_1.smi.gz").exists()
+
+
+def test_a_set_without_the_file_is_taken_if_it_is_of_the_last_one(
+    server: Server, source: Source
+) -> None:
+    some = serve(server, source, "smiles\nCCO\nCC\n")
+    path = fetch(some).path
+    selected = select(some, 3)
+    assert selected is not None
+    path.unlink()
+    assert select(some, 3) == replace(selected, lines=None, dropped=(), seconds=None)
+    server.content = b"smiles\nCCC\n"
+    fetch(some, sha256=hashlib.sha256(server.content).hexdigest())
+    path.unlink()
+    assert select(some, 3) is None  # that of the file before
+
+
+def test_a_set_that_was_damaged_is_made_anew(server: Server, source: Source) -> None:
+    some = serve(server, source, "smiles\nCCO\nCC\n")
+    fetch(some)
+    selected = select(some, 3)
+    assert selected is not None
+    whole = selected.path.read_bytes()
+    for name in (selected.path.name, f"{selected.path.name}.sha256"):
+        (cache_folder() / name).write_bytes(b"\xff")
+        again = select(some, 3)
+        assert again is not None
+        assert again.lines == 2
+        assert selected.path.read_bytes() == whole
 
 
 @pytest.mark.parametrize(

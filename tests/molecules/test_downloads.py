@@ -1,11 +1,20 @@
 """Downloads, against a server in a thread: cut off, resumed, refused, out of reach."""
 
+import gzip
 import hashlib
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nmln.files import InputError
+from nmln.molecules.datasets import DIRECTORY
 from nmln.molecules.downloads import (
     MIRROR,
     SOURCES,
@@ -16,6 +25,7 @@ from nmln.molecules.downloads import (
     source_named,
 )
 from tests.molecules.download_server import CONTENT, SHA256, Server, left_over
+from tests.molecules.test_user_files import Nmln
 
 # What should happen.
 
@@ -86,8 +96,9 @@ def test_a_file_that_changed_meanwhile_is_begun_anew(server: Server, source: Sou
     unknown = replace(source, sha256=None)
     with pytest.raises(InputError, match="broke"):
         fetch(unknown, attempts=1)
-    server.cut, server.version, server.content = None, '"second"', CONTENT[::-1]
-    assert fetch(unknown, attempts=1).path.read_bytes() == CONTENT[::-1]
+    changed = CONTENT.replace(b"C", b"O")
+    server.cut, server.version, server.content = None, '"second"', changed
+    assert fetch(unknown, attempts=1).path.read_bytes() == changed
 
 
 def test_without_a_version_and_a_hash_nothing_is_put_together(
@@ -120,6 +131,29 @@ def test_the_mirror_and_another_address_serve_the_same_file(
     (cache_folder() / "small.csv").unlink()
     monkeypatch.setenv(MIRROR, server.url.rsplit("/", 1)[0] + "/")
     assert fetch(gone).path.read_bytes() == CONTENT
+
+
+def test_a_second_process_does_not_fetch_the_same_file(server: Server, source: Source) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def pause() -> None:
+        begun.set()
+        go_on.wait(30)
+
+    server.pause = pause
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(fetch, source)
+        try:
+            assert begun.wait(30)
+            with pytest.raises(
+                InputError, match=r"cache: another process is fetching small\.csv.*Wait for it"
+            ):
+                fetch(source)
+        finally:
+            go_on.set()
+        assert first.result().path.read_bytes() == CONTENT
+    assert len(server.asked) == 1
+    assert fetch(source).seconds is None
 
 
 # Hashes.
@@ -156,6 +190,115 @@ def test_an_unknown_hash_is_recorded_at_first_and_checked_from_then_on(
 def test_a_hash_that_is_none_is_refused(source: Source) -> None:
     with pytest.raises(InputError, match="64 hexadecimal digits"):
         fetch(source, sha256="abc")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe\x00", b"none\n", b"abc" * 50])
+def test_a_damaged_record_of_a_hash_is_named_with_its_cure(
+    server: Server, source: Source, content: bytes
+) -> None:
+    fetch(source)
+    record = cache_folder() / "small.csv.sha256"
+    record.write_bytes(content)
+    for read in (lambda: fetch(source), lambda: select(source, 3)):
+        with pytest.raises(InputError, match=r"small\.csv\.sha256: .*Delete it, or give") as caught:
+            read()
+        assert "\n" not in str(caught.value)
+    assert fetch(source, sha256=SHA256).known
+    assert record.read_text() == f"{SHA256}  small.csv\n"
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b'"fir\nst"', "\u0416".encode(), b" x"])
+def test_a_damaged_version_counts_as_none(
+    server: Server, source: Source, content: bytes, known: bool
+) -> None:
+    server.cut = 5000
+    wanted = source if known else replace(source, sha256=None)
+    with pytest.raises(InputError, match="broke"):
+        fetch(wanted, attempts=1)
+    (cache_folder() / "small.csv.part.version").write_bytes(content)
+    server.cut = None
+    assert fetch(wanted, attempts=1).path.read_bytes() == CONTENT
+    assert server.asked[-1].get("Range") == ("bytes=5000-" if known else None)
+    assert "If-Range" not in server.asked[-1]
+
+
+# A first download that no hash vouches for.
+
+TABLE = b"chembl_id\tcanonical_smiles\nX1\tCCO\n" + b"".join(b"X\tC%d\n" % i for i in range(9999))
+
+
+@pytest.fixture
+def unvouched(source: Source) -> Source:
+    url = source.url.replace("small.csv", "small.txt.gz")
+    return replace(source, url=url, sha256=None, column="canonical_smiles")
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"", "it is empty"),
+        (b"<!DOCTYPE html>\n<p>Sorry", r"no whole gzip file.*begins with '<!DOCTYPE html>'"),
+        (b"<p>" + b"Sorry" * 50_000, r"no whole gzip file.*begins with '<p>SorrySorry.{,60}…'"),
+        (TABLE, r"no whole gzip file.*begins with 'chembl_id canonical_smiles'"),
+        (gzip.compress(TABLE)[:-9], "no whole gzip file"),
+        (gzip.compress(TABLE)[:40], "no whole gzip file"),
+        (gzip.compress(TABLE)[:-8] + bytes(8), "no whole gzip file"),
+        (b"\x1f\x8b" + bytes(50), "no whole gzip file"),
+        (gzip.compress(b""), "it is empty"),
+        (gzip.compress(TABLE[:27]), "nothing below its header"),
+        (gzip.compress(b"name,logP\nx,1\n"), "begins with 'name,logP'"),
+        (gzip.compress(b"CCO\nCCN\n"), "no column canonical_smiles .it begins with 'CCO'"),
+        (gzip.compress(b"<p>No smiles here</p>\nx\n"), "no column canonical_smiles"),
+        (gzip.compress(b"<p>" + b"Sorry" * 50_000), "begins with '<p>Sorry"),
+        (gzip.compress(b"canonical_smiles\nC\0\n"), "a zero byte"),
+    ],
+)
+def test_what_is_not_a_whole_table_of_smiles_is_not_recorded(
+    server: Server, unvouched: Source, content: bytes, found: str
+) -> None:
+    server.content = content
+    path = cache_folder() / "small.txt.gz"
+    with pytest.raises(InputError, match=f"not the official file: .*{found}") as caught:
+        fetch(unvouched)
+    message = str(caught.value)
+    assert f"Nothing was kept: try again later, or put the file at {path} by hand" in message
+    assert "\n" not in message
+    assert len(message) < 600
+    assert left_over() == set()
+
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=f"{path.name}: this is not .*{found}.*Move it away"):
+        fetch(unvouched)
+    assert left_over() == {path.name}  # what the user put there is the user's
+    path.unlink()
+
+    server.content = gzip.compress(TABLE)
+    assert not fetch(unvouched).known
+    assert fetch(unvouched).known
+    assert left_over() == {path.name, f"{path.name}.sha256"}
+
+
+def test_a_hash_that_is_demanded_vouches_for_any_content(server: Server, unvouched: Source) -> None:
+    server.content = b"anything"
+    assert fetch(unvouched, sha256=hashlib.sha256(b"anything").hexdigest()).known
+
+
+def test_a_check_that_is_cut_off_is_made_again_without_the_server(
+    server: Server, unvouched: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> Any:
+        raise KeyboardInterrupt
+
+    server.content = gzip.compress(TABLE)
+    with monkeypatch.context() as patched:
+        patched.setattr("nmln.molecules.downloads.stream_smiles", stop)
+        with pytest.raises(KeyboardInterrupt):
+            fetch(unvouched)
+    assert left_over() == {"unchecked-small.txt.gz"}
+    assert not fetch(unvouched).known
+    assert left_over() == {"small.txt.gz", "small.txt.gz.sha256"}
+    assert len(server.asked) == 1
 
 
 # Without a network.
@@ -196,6 +339,46 @@ def test_an_address_that_is_none_is_one_message(server: Server, source: Source) 
             fetch(source, url=url)
 
 
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize(
+    "redirect", ["http://[bad", "http://127.0.0.1:99999/x", "file:///etc/passwd"]
+)
+def test_a_redirect_to_an_address_that_is_none_is_one_message(
+    server: Server, source: Source, redirect: str, there: bool
+) -> None:
+    if there:
+        server.cut = 5000
+        with pytest.raises(InputError, match="broke"):
+            fetch(source, attempts=1)
+    before = left_over()
+    server.redirect = redirect
+    with pytest.raises(InputError, match=r"small\.csv could not be fetched: .*by hand") as caught:
+        fetch(source, attempts=1)
+    assert "\n" not in str(caught.value)
+    assert left_over() == before
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        b"garbage\r\n\r\n",
+        b"HTTP/1.1 9999 X\r\n\r\n",
+        b"\x1b[31mred\nblue\r\n",
+        b"HTTP/1.1 404 Not\x1b[31m\x07here\r\nContent-Length: 0\r\n\r\n",
+        b"x" * 5000 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: \xb23\r\n\r\nabc",
+    ],
+)
+def test_whatever_a_server_says_the_message_is_one_printable_line(
+    server: Server, source: Source, says: bytes
+) -> None:
+    server.says = says
+    with pytest.raises(InputError, match=r"could not be fetched|thrown away") as caught:
+        fetch(source, attempts=1)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 600
+
+
 def test_a_name_that_is_none_lists_the_names() -> None:
     with pytest.raises(InputError, match="qm9, zinc250k, moses, chembl"):
         source_named("zinc")
@@ -209,3 +392,92 @@ def test_the_sources_are_complete() -> None:
         assert source.licence
         assert source.sha256 is None or len(source.sha256) == 64
     assert len({source.file for source in SOURCES.values()}) == len(SOURCES)
+
+
+# At the command line.
+
+
+@pytest.fixture
+def nmln(
+    source: Source,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Nmln:
+    monkeypatch.setenv("COLUMNS", "200")
+    return Nmln(monkeypatch, capsys, tmp_path)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for it, but not for ever."""
+    end = time.monotonic() + 30
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def test_a_download_that_is_stopped_keeps_what_came_and_says_so(
+    server: Server, source: Source, nmln: Nmln
+) -> None:
+    server.content = b"smiles\n" + b"CCO\n" * 300_000
+    half = len(server.content) // 2
+    part = cache_folder() / "small.csv.part"
+    main_thread, handled = threading.main_thread().ident, threading.Event()
+    assert main_thread is not None
+
+    def press_control_c() -> None:
+        until(lambda: part.exists() and part.stat().st_size > half - (1 << 14))
+        signal.pthread_kill(main_thread, signal.SIGINT)
+        handled.wait(30)
+
+    server.pause = press_control_c
+    demanded = ("--sha256", hashlib.sha256(server.content).hexdigest())
+    code, _, error = nmln("data", "fetch", "small", *demanded)
+    handled.set()
+    assert (code, error) == (
+        130, "error: stopped. What came is kept: the same command goes on.\n",
+    )  # fmt: skip
+    kept = part.read_bytes()
+    assert half - (1 << 14) < len(kept) <= half
+    assert server.content.startswith(kept)
+
+    server.pause = None
+    code, out, error = nmln("data", "fetch", "small", *demanded)
+    assert (code, error) == (0, "")
+    assert "as expected" in out
+    assert server.asked[-1]["Range"] == f"bytes={len(kept)}-"
+
+
+@pytest.mark.parametrize(
+    ("stopped", "arguments", "told"),
+    [
+        ("downloads.select", ("fetch", "small-3"), "small.csv is kept: the same command filters"),
+        ("datasets.describe", ("info", "pubchem-9"), ""),
+    ],
+)
+def test_whoever_stops_a_command_is_told_in_one_line(
+    nmln: Nmln,
+    monkeypatch: pytest.MonkeyPatch,
+    stopped: str,
+    arguments: tuple[str, ...],
+    told: str,
+) -> None:
+    def stop(*_: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"nmln.molecules.{stopped}", stop)
+    code, _, error = nmln("data", *arguments)
+    assert code == 130
+    assert error.startswith(f"error: stopped. {told}".rstrip())
+    assert error.count("\n") == 1
+
+
+def test_the_list_says_that_the_directory_is_not_there(
+    nmln: Nmln, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DIRECTORY, str(tmp_path / "gone"))
+    code, out, error = nmln("data", "list")
+    assert code == 0
+    assert "pubchem-9" in out
+    assert f"warning: {DIRECTORY} names {tmp_path}/gone, but there is no such directory" in error
+    monkeypatch.setenv(DIRECTORY, str(tmp_path))
+    assert nmln("data", "list")[2] == ""

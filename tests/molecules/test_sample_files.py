@@ -33,6 +33,12 @@ ETHANOL = {"CCO": 2, "CCN": 1}
         ("a.csv.gz", 'canonical_smiles,note\r\nOCC,"a, b"\r\nCCO,\r\nCCN,x\r\nCC(,y\r\n'),
         ("a.csv", "#,smiles\n1,OCC\n2,CCO\n3,CCN\n4,C.C\n"),
         ("counts.csv", "smiles,count\nOCC,1\nCCO,1\nCCN,1\nC1C,1\nCC,0\n"),
+        ("counts.csv", "#smiles;Count\nOCC;1\nCCO;1\nCCN;1\nC1C;1\nCC;0\n".encode("utf-16")),
+        ("a.smi", "OCC\rCCO\nCCN\r\nC1C"),
+        ("a.csv", "smiles\rOCC\rCCO\rCCN\rC1C\r"),
+        ("a.csv", "id;Canonical SMILES\n1;OCC\n2;CCO\n3;CCN\n4;\n"),
+        ("a.csv", "OCC,1\nCCO,2\nCCN,3\nC1C,4\n"),
+        ("a.csv", 'smiles,note\nOCC,"two\nlines"\nCCO,\nCCN,\n,\n'),
     ],
 )
 def test_samples_of_every_kind_are_read_alike(tmp_path: Path, name: str, text: str) -> None:
@@ -40,6 +46,36 @@ def test_samples_of_every_kind_are_read_alike(tmp_path: Path, name: str, text: s
     assert counts(path) == (ETHANOL, 4)
     (found,) = read_samples(path)
     assert [drop.count for drop in found.refused] == [1]
+    assert read_reference(str(path)).smiles - {"CC"} == ETHANOL.keys()
+
+
+def test_an_empty_cell_is_an_attempt_and_a_blank_line_is_none(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'smiles\nCCO\n\n""\n" "\nCCN\n')
+    assert counts(path) == ({"CCO": 1, "CCN": 1}, 4)
+    (found,) = read_samples(path)
+    assert [(drop.reason, drop.count, drop.line) for drop in found.refused] == [("nothing", 2, 4)]
+
+
+def test_a_row_is_told_by_the_line_that_it_begins_in(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", '# by hand\nnote,smiles\n"1\n2\n3",CCO\n"4\n5",C1C\n')
+    (found,) = read_samples(path)
+    assert [drop.line for drop in found.refused] == [6]
+
+
+def test_files_are_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_files, "_PARCEL", 1000)
+    reached: list[int] = []
+    real = sample_files._Names.learn
+
+    def learn(names: sample_files._Names, rows: list) -> None:
+        reached.append(len(rows))
+        real(names, rows)
+
+    monkeypatch.setattr(sample_files._Names, "learn", learn)
+    path = write(tmp_path / "a.csv.gz", b"smiles,y\n" + b"CCO,1\n" * 20_000 + b'"CCO')
+    with pytest.raises(InputError, match=r"a\.csv\.gz:20002: this is not comma-separated text"):
+        read_samples(path)
+    assert reached == [1000] * 20
 
 
 def test_another_size_is_not_valid_and_told_by_line(tmp_path: Path) -> None:
@@ -65,6 +101,11 @@ def test_attempts_of_counts_are_those_that_the_sampling_tells(tmp_path: Path) ->
         read_samples(path)
     write(tmp_path / "sampling.json", "{")
     with pytest.raises(InputError, match="not the JSON"):
+        read_samples(path)
+    write(tmp_path / "sampling.json", json.dumps({"attempts": 10**20}))
+    with pytest.raises(
+        InputError, match=r"sampling\.json: this tells of more than 1,000,000,000,000"
+    ):
         read_samples(path)
 
 
@@ -119,13 +160,18 @@ def test_long_files_are_read_in_parcels_without_forgetting(
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.smi", "", r"a\.smi: there are no samples in it"),
-        ("a.csv", "\r\n", r"a\.csv: there are no samples in it"),
-        ("a.csv", "smiles\n", r"a\.csv: there are no samples in it"),
-        ("a.csv", "name,text\nx,CCO\n", r"a\.csv:1: no column is called smiles\. Columns here: name, t"),
+        ("a.smi", "", r"a\.smi: there are no samples: the file is empty, or"),
+        ("a.csv", "\r\n", r"a\.csv: there are no samples"),
+        ("a.csv", "smiles\n", r"a\.csv: there are no samples"),
+        ("a.csv", "name,text\nx,CCO\n", r"a\.csv:1: no column is named smiles, .* say which it is"),
         ("a.csv", "x,smiles\n1,CCO\n\n2\n", r"a\.csv:4: this row has 1 cells, but the first row prom"),
         ("a.csv", "smiles,count\nCCO,many\n", r"a\.csv:2: a count is a whole number, but this is 'm"),
         ("a.csv", "smiles,count\nCCO,-1\n", r"a\.csv:2: a count is a whole number"),
+        ("a.csv", f"smiles,count\nCCO,{10**20}\n", r"a\.csv:2: a count is at most 1,000,000,000,000,"),
+        ("a.csv", f"smiles,count\nCCO,{'9' * 5000}\n", r"a\.csv:2: .* but this one has 5,000 digits"),
+        ("a.csv", "smiles,count\nCCO," + "x" * 5000, r"a\.csv:2: .* but this is 'x{40}'\."),
+        ("a.csv", f"smiles,count\nCCO,{10**12}\nCCN,1\n", r"a\.csv: the counts add up to 1,000,000,0"),
+        ("a.csv", f"level,status,smiles\n{10**20},valid,C\n", r"a\.csv:2: a level is at most"),
         ("a.csv", "level,status,smiles\n0,good,C\n", r"a\.csv:2: a status is one of valid, norm"),
         ("a.pdf", "CCO", r"a\.pdf: molecules come in files that end in \.smi"),
         ("a.smi", b"CCO\nC\xffC\n", r"a\.smi:2:2: byte 0xff is not UTF-8"),
@@ -142,17 +188,21 @@ def test_what_cannot_be_read_is_named_by_line(
 def test_a_column_of_another_name_can_be_told(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "molecule,smiles\nCCO,CC\n")
     assert counts(path, column="Molecule") == ({"CCO": 1}, 1)
-    with pytest.raises(
-        InputError, match=r"no column is called mol\. Columns here: molecule, smiles"
-    ):
-        read_samples(path, column="mol")
+    for read in (read_samples, lambda path, column: read_reference(str(path), column)):
+        with pytest.raises(
+            InputError, match=r"no column is called mol\. The columns are: molecule, smiles\. Name"
+        ):
+            read(path, column="mol")
+    assert read_reference(str(path), "molecule").smiles == {"CCO"}
+    numbered = write(tmp_path / "b.csv", "#;my molecule\n1;CCO\n")
+    assert counts(numbered, column="my molecule") == ({"CCO": 1}, 1)
 
 
 def test_a_broken_gzip_file_and_missing_ones_are_named(tmp_path: Path) -> None:
     whole = gzip.compress("".join(f"{'C' * (n % 90 + 1)}\n" for n in range(5000)).encode())
     path = tmp_path / "a.smi.gz"
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match="no whole gzip file, it breaks off after line"):
+    with pytest.raises(InputError, match=r"no whole gzip file: Compressed file .*, after line"):
         read_samples(path)
     with pytest.raises(InputError, match="there is no such file"):
         read_samples(tmp_path / "none.smi")
@@ -171,7 +221,7 @@ def test_a_reference_set_is_a_file_or_a_name(tmp_path: Path) -> None:
     assert found.sizes == {2, 3}
     assert [drop.reason for drop in found.dropped] == ["several fragments"]
     assert read_reference(str(path), size=3).smiles == {"CCO"}
-    with pytest.raises(InputError, match="no molecules in it: 3 x another size"):
+    with pytest.raises(InputError, match=r"no line is a molecule .* Dropped: 3 x another size"):
         read_reference(str(path), size=8)
     with pytest.raises(InputError, match="there is no such file"):
         read_reference(str(tmp_path / "b.smi"))

@@ -7,7 +7,7 @@ from rdkit import Chem
 from nmln.evidence import Evidence
 from nmln.files import InputError
 from nmln.molecules.chemistry import BOND, BONDS, atoms_of, decode, encode, space_for
-from nmln.molecules.chemistry.scaffold import parse_scaffold
+from nmln.molecules.chemistry.scaffold import Scaffold, parse_scaffold
 from nmln.molecules.scaffolds import scaffold_evidence
 from nmln.space import Space
 
@@ -124,7 +124,8 @@ def test_fragments_are_not_bonded_to_each_other() -> None:
             "c1ccccc1",
             "has 6 atoms and molecules of this model have 6, so that no free atom is left",
         ),
-        ("CC(Cl)*", "has the atom Cl, but this model has only C, N, O, N.*Did you mean C?"),
+        ("CC(Cl)*", r"the atom Cl, but this model has only C, N, O, N\+, O-\. Use one of these\.$"),
+        ("C[O+](C)*", r"the atom O\+, but this model has only .*, O-\. Use one of these\.$"),
         ("CC(", "cannot be read as SMILES"),
         ("C(C)(C)(C)(C)C", "cannot be read as SMILES"),
         ("", "has no atom"),
@@ -140,3 +141,9 @@ def test_fragments_are_not_bonded_to_each_other() -> None:
 def test_a_scaffold_that_cannot_be_is_refused(scaffold: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         scaffold_evidence(space_for(ATOMS, 6), scaffold)
+
+
+def test_a_known_atom_in_other_letters_is_proposed() -> None:
+    given = Scaffold("Cl*", ("cl",), (), (0,))
+    with pytest.raises(InputError, match=r"has only C, Cl\. Did you mean Cl\?$"):
+        scaffold_evidence(space_for(("C", "Cl"), 4), given)

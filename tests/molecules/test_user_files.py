@@ -10,6 +10,7 @@ import typer
 
 from nmln.cli import main
 from nmln.cli.data import data
+from nmln.cli.evaluate import evaluate
 from nmln.cli.train import train
 from nmln.molecules.datasets import DIRECTORY
 from nmln.molecules.downloads import CACHE
@@ -50,7 +51,9 @@ def nmln(
     app = typer.Typer(pretty_exceptions_enable=False)
     app.add_typer(data, name="data")
     app.command()(train)
+    app.command()(evaluate)
     monkeypatch.setattr("nmln.cli.app", app)  # without --version, which only looks at a flag
+    monkeypatch.setattr("nmln.workflow.evaluation.write", lambda outcome, _: outcome)  # no figures
     return Nmln(monkeypatch, capsys, tmp_path)
 
 
@@ -59,10 +62,13 @@ PACKED = gzip.compress("".join(f"{'C' * (1 + i % 9)}O\n" for i in range(5000)).e
 HANDLED = {
     "windows.smi": b"CCO a\r\nCCN\r\n",
     "old-mac.smi": b"CCO\rCCN\r",
+    "mixed-ends.smi": b"CCO\rCCN\r\n",
+    "old-mac.csv": b"id,smiles\r1,CCO\r2,CCN\r",
     "mark.csv": "\ufeffsmiles,y\nCCO,1\nCCN,2\n".encode(),
     "windows-mark.csv": "\ufeffid,SMILES\r\n1,CCO\r\n2,CCN\r\n".encode(),
     "wide.csv": "id\tsmiles\r\n1\tCCO\r\n2\tCCN\r\n".encode("utf-16"),
     "wide.smi": b"\xfe\xff" + "CCO\nCCN\n".encode("utf-16-be"),
+    "tabs.csv": b"id\tsmiles\n1\tCCO\n2\tCCN\n",
     "semicolons.csv": b"id;Canonical SMILES;y\n1;CCO;0,5\n2;CCN;0,7\n",
     "quotes.csv": b'"id","smiles"\n"a, b","CCO"\n"say ""x""","CCN"\n',
     "packed.smi.gz": gzip.compress(b"CCO\nCCN\n"),
@@ -73,6 +79,11 @@ HANDLED = {
     "blank.csv": b"\n\nsmiles,y\n\nCCO,1\n\nCCN,2\n\n",
     "names.smi": "CCO Äthanol\nCCN\n".encode(),
     "UPPER.CSV": b"SMILES\nCCO\nCCN\n",
+    "comment.csv": b"# made, by hand; smiles\nsmiles,y\nCCO,1\nCCN,2\n",
+    "numbered.csv": b"#,Canonical SMILES\n1,CCO\n2,CCN\n",
+    "hash.csv": b"#smiles,y\nCCO,1\nCCN,2\n",
+    "two-forms.csv": b"isomeric_smiles,canonical_smiles\nx,CCO\ny,CCN\n",
+    "many-columns.csv": b"smiles" + b",property" * 20_000 + b"\nCCO\nCCN\n",
 }
 
 
@@ -82,6 +93,27 @@ def test_what_programs_save_is_read(nmln: Nmln, name: str) -> None:
     assert (code, err) == (0, "")
     assert "lines: 2   different molecules: 2" in out
     assert "dropped" not in out
+
+
+OTHERS = b"CCF\nCCS\nCCCl\n"
+
+
+def compare(nmln: Nmln, samples: str, learnt: str, held_out: str) -> tuple[int, str, str]:
+    return nmln("evaluate", samples, "--train", learnt, "--test", held_out, "--no-fcd")
+
+
+@pytest.mark.parametrize("name", HANDLED)
+def test_what_programs_save_is_read_alike_by_an_evaluation(nmln: Nmln, name: str) -> None:
+    mine, others = nmln.write(name, HANDLED[name]), nmln.write("others.smi", OTHERS)
+    code, out, err = compare(nmln, mine, mine, others)
+    assert (code, err) == (0, "")
+    assert "2 training and 3 test molecules of 3 heavy atoms, 5 together" in out
+    assert re.search(r"│ attempts +│ +│ +2 ", out)
+    assert re.search(r"│ valid +│ attempts +│ +100\.0% ", out)
+    assert re.search(r"│ covered +│ train +│ +100\.0% ", out)
+    code, out, err = compare(nmln, others, others, mine)
+    assert (code, err) == (0, "")
+    assert "3 training and 2 test molecules of 3 heavy atoms, 5 together" in out
 
 
 NAMED = {
@@ -101,6 +133,12 @@ NAMED = {
     "two.csv": (b'smiles,y\n"CCO,2\nCCC",3\n', "two.csv:2: the cell with the SMILES runs over"),
     "bad.smi": (b"C1CC\nhello\n", "bad.smi: no line is a molecule that can be used. Dropped: 2 x not"),
     "binary.smi": (bytes(range(256)), "binary.smi:"),
+    "binary.csv": (bytes(range(1, 256)), "binary.csv:1:1: byte 0x01 has no place in a header: this"),
+    "stray.csv": (b'smiles,y\nCCO,1\n"CCN,2\nCCF,3\nCCS,4', "stray.csv:3: this is not comma-separated"),
+    "endless.csv": (b"smiles," + b"x" * 140_000 + b"\nCCO,1\n", "endless.csv:1: this is not comma-sep"),
+    "endless-row.csv": (b"smiles\nCCO\n" + b"x" * 140_000, "endless-row.csv:3: this is not comma-sep"),
+    "columns.csv": (b",\xe2\x80\x8ba," + b"b" * 90 + b",c" * 30 + b"\n",
+                    f"The columns are: (no name), ?a, {'b' * 40}..., c, c, c"),
 }  # fmt: skip
 
 
@@ -117,6 +155,50 @@ def test_what_cannot_be_read_is_one_line_that_names_it(
     assert err.count("\n") == 1
     assert not out
     assert not (nmln.folder / "runs").exists()
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_cannot_be_read_is_named_alike_by_an_evaluation(nmln: Nmln, name: str) -> None:
+    content, message = NAMED[name]
+    mine, others = nmln.write(name, content), nmln.write("others.smi", OTHERS)
+    for samples, learnt, held_out in (
+        (others, mine, others), (others, others, mine), (mine, others, others),
+    ):  # fmt: skip
+        if samples == mine and name == "bad.smi":
+            continue  # samples may all be invalid
+        code, out, err = compare(nmln, samples, learnt, held_out)
+        assert code == 2
+        assert err.startswith("error: ")
+        wanted = message.replace("no molecules", "no samples") if samples == mine else message
+        assert wanted in err
+        assert err.count("\n") == 1
+        assert not out
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("bad.smi", b"# by hand\nhello\nC1CC\n", "2: not SMILES (2 of 2 attempts): 'hello' cannot be"),
+        ("empty.csv", b"id,smiles\n1,\n2,\n3,CC\n", "2: nothing (2 of 3 attempts): the place of the"),
+        ("large.smi", b"CCCC\n", "1: another size (1 of 1 attempts): CCCC has 4 heavy atoms, but 3 are"),
+        ("samples.csv", b"level,status,smiles\n0,invalid,\n", "2: invalid (1 of 1 attempts): as the"),
+    ],
+)  # fmt: skip
+def test_where_nothing_is_valid_the_console_says_why(
+    nmln: Nmln, name: str, content: bytes, why: str
+) -> None:
+    mine, others = nmln.write(name, content), nmln.write("others.smi", OTHERS)
+    code, out, err = compare(nmln, mine, others, others)
+    assert code == 0
+    assert re.search(r"│ valid +│ attempts +│ +0\.0% ", out)
+    assert f"note: {mine}:{why}" in err
+
+
+def test_where_something_is_valid_the_console_is_silent(nmln: Nmln) -> None:
+    mine = nmln.write("mine.smi", b"CCO\nhello\n")
+    learnt, held_out = nmln.write("train.smi", b"CCF\n"), nmln.write("test.smi", b"CCS\n")
+    code, _, err = compare(nmln, mine, learnt, held_out)
+    assert (code, err) == (0, "")
 
 
 @pytest.mark.parametrize("verb", [("data", "info"), ("train", "--processes", "1")])

@@ -183,6 +183,7 @@ SETS = {"train": "train.smi", "test": "test.csv"}
         ("mixed.smi", {"run": Path()}, ".: there is no run in this folder"),
         ("mixed.smi", {"at": "10,x"}, "--at '10,x' is not a list of ranks"),
         ("mixed.smi", {"level": "top"}, "--level 'top' is neither the number of a level"),
+        ("mixed.smi", {"level": "9" * 5000}, "is neither the number of a level"),
         ("test.csv", {**SETS, "column": "mol"}, "test.csv:1: no column is called mol"),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from nmln import checkpoint
+from nmln.config import configure
 from nmln.files import InputError, only_one
 from nmln.formats.db import read_db
 from nmln.model import Model
@@ -118,6 +119,18 @@ def test_data_in_another_order_are_noticed_wherever_the_split_counts(people: Pat
     after = read_source(folder)
     assert after.train.tolist() == before.train.tolist()
     assert training.resume(folder).finished
+
+
+def test_what_holds_nothing_to_learn_is_named(tmp_path: Path) -> None:
+    (tmp_path / "one.smi").write_text("C\n")
+    (tmp_path / "empty").mkdir()
+    for source, said in (
+        (tmp_path / "one.smi", r"one\.smi: only one world is possible"),
+        (tmp_path / "empty", r"empty: this is a folder without a \.graphml file"),
+        (" ", "no data are named"),
+    ):
+        with pytest.raises(InputError, match=said):
+            sources.load(configure({"data": {"source": str(source)}}).data)
 
 
 def test_a_split_that_was_damaged_is_named(people: Path) -> None:

@@ -14,6 +14,7 @@ molecules are canonicalised when they are read, never trusted as they stand in a
 """
 
 import re
+import signal
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -354,7 +355,16 @@ def start_workers(processes: int) -> ProcessPoolExecutor:
     and only where cores are idle. A script that uses them must guard its own start with
     `if __name__ == "__main__":`.
     """
-    return ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (1,))
+    workers = ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (1,))
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        return workers
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:  # Ctrl-C is for the process that starts them: what is blocked now, they never get
+        for _ in range(processes):
+            workers.submit(int)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return workers
 
 
 def decode_rows(
