@@ -57,7 +57,8 @@ def evaluate(
     """Compare samples with the molecules that were trained on and those that were held out.
 
     Several files give one figure with one line each. Writes evaluation.json, recall.csv, recall.png and
-    recall.svg.
+    recall.svg: for samples of a run into its folder, else into evaluation/. After nmln likelihood RUN it
+    tells nats a molecule as well.
     """
     one_thread()
     marks, chosen = _marks(at), _level(level)
@@ -68,7 +69,7 @@ def evaluate(
     with spinner() as say:
         outcome = evaluation.run(
             samples,
-            output or (Path("evaluation") if run is None else run / "evaluation"),
+            output or _place(samples, run),
             train=train,
             test=test,
             folder=run,
@@ -96,6 +97,14 @@ def _marks(text: str) -> tuple[int, ...]:
     if not marks or marks[0] < 1:
         raise InputError(f"--at {text!r} is not a list of ranks from 1 on. Write --at 100,1000.")
     return marks
+
+
+def _place(samples: list[Path], run: Path | None) -> Path:
+    """Where results go if nobody says: those of a run's own samples into the run."""
+    if run is None:
+        return Path("evaluation")
+    own = all(path.resolve().is_relative_to(run.resolve()) for path in samples)
+    return run / "evaluation" if own else Path("evaluation")
 
 
 def _level(text: str | None) -> int | Literal["all"] | None:
@@ -166,7 +175,9 @@ def _numbers(outcome: "Outcome") -> "Table":
         captions.append(f"FCD of the training set: {_measured(outcome.fcd_train, 2)}")
     if any(one.likelihood for one in found):
         row("nats a molecule", "test", lambda one: _nats(one.likelihood))
-        captions.append("nats a molecule: mean log-probability of a held-out one (nmln likelihood)")
+        captions.append(
+            "nats a molecule: mean log-probability of a held-out one, [by the interval of log Z]"
+        )
     if any(not each.first for one in found for each in one.found.unique_at):
         captions.append("~ the order of the samples is not known: average over all choices of k")
     table.caption = escape("\n".join(captions))
@@ -225,7 +236,15 @@ def _nats(numbers: "dict[str, Any] | None") -> str:
     error = (numbers or {}).get("test_molecules_error")
     if not isinstance(value, int | float):
         return "-"
-    return f"{value:.2f}" + (f" +- {error:.2f}" if isinstance(error, int | float) else "")
+    told = f"{value:.2f}" + (f" +- {error:.2f}" if isinstance(error, int | float) else "")
+    if "log_z" not in (numbers or {}):
+        return told
+    from rich.markup import escape
+
+    from nmln.workflow.likelihood import by_log_z
+
+    least, most = by_log_z(numbers or {}, "test_molecules")
+    return escape(f"{told} [{least:.2f}, {most:.2f}]")
 
 
 def _unique(draws: int) -> Callable[["Evaluated"], str]:

@@ -12,6 +12,7 @@ grows with the different molecules only.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -100,7 +101,8 @@ def read_samples(
                 f"{collected.tally.attempts:,}. Remove the file that is old.",
                 str(path.with_name("sampling.json")),
             )
-        counts = collected.tally.close(attempts, ordered=not counted)
+        # Of ours, one process's chains stand behind another's: the first k would be those of a few.
+        counts = collected.tally.close(attempts, ordered=not counted and level is None)
         found.append(Samples(str(path), level, counts, collected.refused()))
     return found
 
@@ -114,7 +116,10 @@ def read_reference(
         sizes = frozenset([len(molecules.space.domain["node"])])
         return Reference(source, frozenset(molecules.smiles), sizes, molecules.dropped)
     names, collected = _Names(size, processes), _Collected()
-    lines = stream_smiles(source, _is_table(Path(source)), column=column, cure=_CURE)
+    table = _is_table(Path(source))
+    if table and column is not None and not _has_column(source, column):
+        column = None  # it is named for the samples; sets may have another
+    lines = stream_smiles(source, table, column=column, cure=_CURE)
     rows = (_Row(number, text) for number, text in lines)
     while parcel := list(islice(rows, _PARCEL)):
         names.learn(parcel)
@@ -227,6 +232,14 @@ def _rows(path: Path, column: str | None) -> tuple[Iterator[_Row], bool]:
     return _table_rows(path, column) if _is_table(path) else (_line_rows(path), False)
 
 
+def _has_column(source: str, column: str) -> bool:
+    try:
+        stream_table(source, column)
+    except InputError:
+        return False
+    return True
+
+
 def _is_table(path: Path) -> bool:
     """By its ending; one that is not known is refused."""
     if ending := _ending(path):
@@ -312,7 +325,7 @@ def _status(text: str, path: Path, line: int) -> str:
 def _told_attempts(path: Path) -> int | None:
     """How many attempts the sampling behind a file of counts took, if that is written beside it."""
     beside = path.with_name("sampling.json")
-    if not path.name.startswith("counts.csv") or not beside.is_file():
+    if not re.match(r"counts(-\d+)?\.csv", path.name) or not beside.is_file():
         return None
     try:
         told = json.loads(beside.read_text(encoding="utf-8")).get("attempts")

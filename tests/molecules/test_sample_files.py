@@ -96,6 +96,9 @@ def test_attempts_of_counts_are_those_that_the_sampling_tells(tmp_path: Path) ->
     assert counts(path) == ({"CCO": 7}, 9)
     write(tmp_path / "sampling.json", json.dumps({"attempts": 20}))
     assert counts(path) == ({"CCO": 7}, 20)
+    noisy = write(tmp_path / "counts-0.csv", "smiles,count\nCCO,1\n")
+    assert counts(noisy) == ({"CCO": 1}, 20)
+    assert counts(write(tmp_path / "others.csv", "smiles,count\nCCO,1\n")) == ({"CCO": 1}, 1)
     write(tmp_path / "sampling.json", json.dumps({"attempts": 8}))
     with pytest.raises(InputError, match=r"sampling\.json: this tells of 8 attempts, but counts"):
         read_samples(path)
@@ -122,6 +125,24 @@ def test_rows_of_our_own_are_counted_by_level_and_status(tmp_path: Path) -> None
     assert (dict(target.counts.counts), target.counts.attempts) == ({"CCO": 2}, 3)
     assert [drop.reason for drop in noisy.refused] == ["disconnected", "invalid"]
     assert [drop.reason for drop in target.refused] == ["normalised"]
+
+
+def test_the_order_of_our_own_rows_tells_nothing(tmp_path: Path) -> None:
+    """They are those of one process after the other: its few chains would be the first thousand."""
+    smiles = ["CCO"] * 1000 + ["CCN"] * 1000
+    ours = "".join(f"{number},0,valid,{one}\n" for number, one in enumerate(smiles))
+    (own,) = read_samples(write(tmp_path / "s.csv", "sample,level,status,smiles\n" + ours))
+    (other,) = read_samples(write(tmp_path / "s.smi", "\n".join(smiles)))
+    assert own.counts.counts == other.counts.counts
+    assert (dict(own.counts.firsts), dict(other.counts.firsts)) == ({}, {1000: 1})
+
+
+def test_the_column_of_the_samples_is_not_asked_of_the_sets(tmp_path: Path) -> None:
+    path = write(tmp_path / "set.csv", "smiles,mol\nCCO,CCN\n")
+    assert read_reference(str(path), "mol").smiles == {"CCN"}
+    assert read_reference(str(path), "molecule").smiles == {"CCO"}
+    with pytest.raises(InputError, match="no column is called molecule"):
+        read_samples(path, "molecule")
 
 
 def test_our_own_names_are_believed_only_if_they_are_canonical(
@@ -188,11 +209,10 @@ def test_what_cannot_be_read_is_named_by_line(
 def test_a_column_of_another_name_can_be_told(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "molecule,smiles\nCCO,CC\n")
     assert counts(path, column="Molecule") == ({"CCO": 1}, 1)
-    for read in (read_samples, lambda path, column: read_reference(str(path), column)):
-        with pytest.raises(
-            InputError, match=r"no column is called mol\. The columns are: molecule, smiles\. Name"
-        ):
-            read(path, column="mol")
+    with pytest.raises(
+        InputError, match=r"no column is called mol\. The columns are: molecule, smiles\. Name"
+    ):
+        read_samples(path, column="mol")
     assert read_reference(str(path), "molecule").smiles == {"CCO"}
     numbered = write(tmp_path / "b.csv", "#;my molecule\n1;CCO\n")
     assert counts(numbered, column="my molecule") == ({"CCO": 1}, 1)

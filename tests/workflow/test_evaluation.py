@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nmln.cli.evaluate import evaluate
+from nmln.cli.evaluate import _nats, _place, evaluate
 from nmln.config import configure
 from nmln.files import InputError
 from nmln.workflow import evaluation, training
@@ -169,6 +169,21 @@ def test_the_distance_is_told_beside_that_of_the_training_set(tmp_path: Path) ->
     assert one.fcd.samples == one.found.samples.valid
     assert outcome.fcd_train is not None
     assert one.fcd.value < outcome.fcd_train.value  # the training set has no test molecules in it
+
+
+def test_the_likelihood_is_told_with_the_interval_of_log_z() -> None:
+    numbers = {"test_molecules": -12.0, "test_molecules_error": 0.125}
+    assert _nats(None) == "-"
+    assert _nats(numbers) == "-12.00 +- 0.12"
+    bounds = {"log_z": 5.0, "log_z_least": 4.75, "log_z_most": 5.5}
+    assert _nats({**numbers, **bounds}) == "-12.00 +- 0.12 [-12.50, -11.75]"
+
+
+def test_results_go_into_a_run_only_for_its_own_samples(tmp_path: Path) -> None:
+    run, theirs = tmp_path / "run", tmp_path / "theirs.smi"
+    assert _place([run], run) == _place([run / "samples" / "counts.csv"], run) == run / "evaluation"
+    assert _place([theirs], run) == _place([run, theirs], run) == Path("evaluation")
+    assert _place([theirs], None) == Path("evaluation")
 
 
 SETS = {"train": "train.smi", "test": "test.csv"}
