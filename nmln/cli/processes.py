@@ -5,15 +5,19 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer
 
 from nmln.cli.common import fail
+from nmln.files import InterruptedRunError
 
 _EXPLAINED = (2, 130)  # how a process leaves that has said itself what is wrong
 _PARTNER_LOST = 3
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")  # that the launcher handles
 
 
 def alone() -> bool:
@@ -23,6 +27,46 @@ def alone() -> bool:
 
 def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def stoppable(again: str) -> Iterator[None]:
+    """Whoever stops this, by Ctrl-C or SIGTERM, is told how to go on: by the command `again`."""
+    with _same_handlers():
+        if _in_main_thread():
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise _stopped(again) from None
+
+
+def _stopped(again: str) -> InterruptedRunError:
+    return InterruptedRunError(f"stopped. What was reached is kept. Go on with: {again}")
+
+
+@contextmanager
+def _same_handlers() -> Iterator[None]:
+    """Afterwards signals do what they did before; the launcher would keep them for itself."""
+    known = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
+    before = {one: signal.getsignal(one) for one in known} if _in_main_thread() else {}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler or signal.SIG_DFL)
+
+
+def _in_main_thread() -> bool:
+    """Whether this thread may say what signals do."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def _silence_launcher() -> None:
+    """Some of the launcher's loggers have levels of their own, so each is told by its name."""
+    for name in ("torch.distributed.elastic", *logging.root.manager.loggerDict):
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def start_processes(
@@ -38,8 +82,10 @@ def start_processes(
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    os.environ["OMP_NUM_THREADS"] = "1"
+    from nmln.distributed import LAUNCHER
+
+    _silence_launcher()
+    os.environ |= {"OMP_NUM_THREADS": "1", LAUNCHER: str(os.getpid())}
     # Where the processes leave marks for each other; the launcher would never clear its own away.
     with tempfile.TemporaryDirectory(prefix="nmln-") as marks:
         settings = LaunchConfig(
@@ -54,10 +100,13 @@ def start_processes(
             logs_specs=DefaultLogsSpecs(log_dir=marks),
         )
         try:
-            elastic_launch(settings, sys.executable)(
-                "-m", "nmln", *(sys.argv[1:] if arguments is None else arguments)
-            )
+            with _same_handlers():
+                elastic_launch(settings, sys.executable)(
+                    "-m", "nmln", *(sys.argv[1:] if arguments is None else arguments)
+                )
         except SignalException:
+            if again is not None and not any(Path(marks).rglob("said-*")):
+                raise _stopped(again) from None
             raise typer.Exit(130) from None
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmln.cli.common import Seed, one_thread, settings_in, spinner, told_dropped
-from nmln.cli.processes import cores, start_processes
+from nmln.cli.processes import cores, start_processes, stoppable
 from nmln.files import InterruptedRunError
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def run(
         data, size, minutes, num_samples, seed, settings_in(change or []), chains, burn_in
     )
     folder = output or Path("runs") / _name(data, size)
-    with _kept(shlex.join(["nmln", *sys.argv[1:]])):
+    command = shlex.join(["nmln", *sys.argv[1:]])
+    with _kept(command), stoppable(command):
         settings = _prepare(folder, settings)
         config = settings.config()
         count = min(processes or cores(), config.chains.replicas, config.training.batch)

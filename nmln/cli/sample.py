@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmln.cli.common import Seed, one_thread, progress
-from nmln.cli.processes import alone, cores, start_processes
-from nmln.files import InputError
+from nmln.cli.processes import alone, cores, start_processes, stoppable
+from nmln.files import InputError, only_one
 
 if TYPE_CHECKING:
     from nmln.workflow.generation import Generated, Job
@@ -119,7 +119,7 @@ def _molecules(
 ) -> None:
     from nmln.workflow import generation, sampling
 
-    folder = output or sampling.samples_folder(opened)
+    folder, again = output or sampling.samples_folder(opened), _again(opened, output)
     if not alone():  # one of several, started below
         job = generation.resume(folder, opened.model)
         rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -130,7 +130,7 @@ def _molecules(
     else:
         about = {
             "command": shlex.join(["nmln", *sys.argv[1:]]),
-            "resume": _again(opened, output),
+            "resume": again,
         }
         job = sampling.begin_molecules(
             opened, wish, output, parts=processes, overwrite=overwrite, about=about
@@ -139,11 +139,14 @@ def _molecules(
     if done:
         typer.echo(f"going on after sweep {done} of {job.settings.sweeps}", err=True)
     count = min(processes, job.settings.parts)
-    if count > 1:
-        start_processes(count, folder, again=_again(opened, output))
-    else:
-        _work(job, list(range(job.settings.parts)), shown=True)
-    _tell_molecules(generation.finish(job, count))
+    with stoppable(again):
+        with only_one(job.lock, "sampling"):
+            if count > 1:
+                start_processes(count, folder, again=again)
+            else:
+                _work(job, list(range(job.settings.parts)), shown=True)
+        found = generation.finish(job, count)
+    _tell_molecules(found)
 
 
 def _again(opened: "Run", output: Path | None) -> str:

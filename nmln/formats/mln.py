@@ -30,11 +30,16 @@ Head = tuple[str, list[tuple[str, str]], set[str]]  # name, arguments with their
 
 @dataclass(frozen=True)
 class Program:
-    """A language, the constants declared for it, and weighted formulas."""
+    """A language, the constants declared for it, and weighted formulas.
+
+    Read from text, it knows the `lines` where its formulas begin, and where predicates are `declared`.
+    """
 
     language: Language
     domain: dict[str, tuple[str, ...]] = field(default_factory=dict)
     formulas: tuple[WeightedFormula, ...] = ()
+    lines: tuple[int, ...] = field(default=(), compare=False)
+    declared: dict[str, int] = field(default_factory=dict, compare=False)
 
     def __str__(self) -> str:
         return "\n".join([self.language.header(self.domain), *map(str, self.formulas)])
@@ -54,6 +59,7 @@ def parse_mln(text: str, source: str = "text") -> Program:
     """Read a program from text; errors call it `source`."""
     sorts: dict[str, tuple[str, ...]] = {}
     attributes: dict[str, Attribute] = {}
+    declared: dict[str, int] = {}
     used: set[str] = set()  # names of sorts
     formulas: list[tuple[int, str]] = []
     for line, statement in _statements(text, source):
@@ -69,14 +75,14 @@ def parse_mln(text: str, source: str = "text") -> Program:
                     raise InputError(f"{attribute.name} is declared twice. Remove one of them.")
             except InputError as error:
                 raise error.at(source, line) from None
-            attributes[attribute.name] = attribute
+            attributes[attribute.name], declared[attribute.name] = attribute, line
             used.update(attribute.sorts)
         else:
             formulas.append((line, statement))
     language = Language(*attributes.values())
     domain = {s: names for s, names in sorts.items() if s not in language.value_sorts}
     read = tuple(_formula(written, language, domain, source, line) for line, written in formulas)
-    return Program(language, domain, read)
+    return Program(language, domain, read, tuple(line for line, _ in formulas), declared)
 
 
 def parse_formula(

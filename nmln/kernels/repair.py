@@ -47,7 +47,7 @@ def repair(
         index = best[..., None].expand(-1, -1, 1, values.shape[2])
         values[:, chains] = torch.where(take[..., None], tried.gather(2, index).squeeze(2), some)
         violations[:, chains] = torch.where(take, fewer, now)
-    _check(potential, values, violations)
+    _check(potential, values, violations, observed=len(free) < potential.space.groups)
     return values
 
 
@@ -62,7 +62,10 @@ def _changed(rules: Evidence, free: Tensor, worlds: Values, rng: Generator) -> T
 
 
 def _check(
-    potential: BasePotential, values: Values, violations: Float[Tensor, "levels chains"]
+    potential: BasePotential,
+    values: Values,
+    violations: Float[Tensor, "levels chains"],
+    observed: bool,
 ) -> None:
     left = torch.nonzero(violations > 0)
     if not len(left):
@@ -70,7 +73,8 @@ def _check(
     level, chain = left[0].tolist()
     names = potential.forbidden_by(level, values[level, chain])
     told = f" Still violated: {names[0]}" if names else ""
-    raise InputError(
-        f"chain {chain} of level {level} starts in a world that a hard formula forbids, and no allowed "
-        f"world was found near it.{told} Start it from a world that satisfies all hard formulas."
-    )
+    found, cure = "no world was found that satisfies all hard formulas", "Change one of them."
+    if observed:
+        found += " and agrees with the evidence or scaffold"
+        cure = "Change a formula, or what is given."
+    raise InputError(f"{found}: they seem to contradict each other.{told} {cure}")

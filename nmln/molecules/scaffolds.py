@@ -1,7 +1,5 @@
 """A scaffold as evidence: its atoms and all pairs within it are known, the rest is to be sampled."""
 
-from difflib import get_close_matches
-
 import torch
 
 from nmln.evidence import Evidence
@@ -47,9 +45,9 @@ def scaffold_evidence(space: Space, scaffold: Scaffold | str) -> Evidence:
 def _kind(name: str, kinds: tuple[str, ...], scaffold: Scaffold) -> int:
     if name in kinds:
         return kinds.index(name)
-    near = get_close_matches(name, kinds, 1, 0.5)
+    alike = [kind for kind in kinds if kind.lower() == name.lower()]
     raise InputError(
         f"the scaffold {scaffold.smiles} has the atom {name}, but this model has only "
-        f"{', '.join(kinds)}. {f'Did you mean {near[0]}?' if near else 'Use one of these.'}",
+        f"{', '.join(kinds)}. {f'Did you mean {alike[0]}?' if alike else 'Use one of these.'}",
         token=name,
     )

@@ -1,6 +1,6 @@
 """What is asked of samples beyond the model: evidence, a scaffold, formulas."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -9,7 +9,17 @@ from nmln.evidence import Evidence
 from nmln.files import InputError, read_lines
 from nmln.formats.db import read_evidence
 from nmln.formats.mln import parse_formula, parse_mln
-from nmln.logic import WeightedFormula, free_variables
+from nmln.logic import (
+    Atom,
+    Constant,
+    Equal,
+    Formula,
+    Variable,
+    WeightedFormula,
+    free_variables,
+    parts,
+    substitute,
+)
 from nmln.model import Model
 from nmln.molecules.scaffolds import scaffold_evidence
 from nmln.potentials.base import BasePotential
@@ -56,16 +66,17 @@ def read_formula(space: Space, text: str) -> WeightedFormula:
     try:
         return _checked(parse_formula(text, space.language, _domain(space)), space)
     except InputError as error:
-        raise InputError(_hinted(error, space), source, column=error.column) from None
+        column = error.column or error.at(source, text=text).column
+        raise InputError(_hinted(error, space), source, column=column) from None
 
 
 def read_formulas(space: Space, path: Path) -> list[WeightedFormula]:
     """The formulas of a `.mln` file over the language of a space, which it need not declare."""
     header = space.language.header(_domain(space)) + "\n"
     above = header.count("\n")
-    text = "\n".join(line for _, line in read_lines(path))
+    text = header + "\n".join(line for _, line in read_lines(path))
     try:
-        program = parse_mln(header + text, str(path))
+        program = parse_mln(text, str(path))
         if program.language != space.language:
             (new, *_) = [a for a in program.language if a not in space.language.attributes]
             raise InputError(
@@ -73,18 +84,23 @@ def read_formulas(space: Space, path: Path) -> list[WeightedFormula]:
                 "weight before it or a full stop behind it, over "
                 f"{', '.join(a.name for a in space.language)}.",
                 str(path),
-                token=new.name,
+                program.declared[new.name],
             )
-        found = [_checked(one, space) for one in program.formulas]
+        for line, one in zip(program.lines, program.formulas, strict=True):
+            try:
+                _checked(one, space)
+            except InputError as error:
+                below = "\n".join(text.split("\n")[line - 1 :])
+                raise error.at(str(path), line, below) from None
     except InputError as error:
         line = None if error.line is None else error.line - above
         message = _hinted(error, space)
         if "declared twice" in message:
             message += " Sorts and predicates are those of the model: leave declarations out."
         raise InputError(message, str(path), line, error.column) from None
-    if not found:
+    if not program.formulas:
         raise InputError("there is no formula in this file.", str(path))
-    return found
+    return list(program.formulas)
 
 
 def _domain(space: Space) -> dict[str, tuple[str, ...]]:
@@ -100,14 +116,33 @@ def _checked(formula: WeightedFormula, space: Space) -> WeightedFormula:
         )
     values = space.language.value_sorts
     for variable in free_variables(formula.formula):
-        near = get_close_matches(variable.name, values.get(variable.sort, ()), 1, 0.7)
-        if near and variable.name not in formula.templates:
-            raise InputError(
-                f"{variable.name} is no category, and would be read as a variable for all of them. Did "
-                f"you mean {near[0]}? If not, rename the variable.",
-                token=variable.name,
-            )
+        near = _nearest(variable.name, values.get(variable.sort, ()))
+        if near is None or variable.name in formula.templates:
+            continue
+        advice = f"Did you mean {near}?"
+        if near.lower() == variable.name.lower():
+            where = substitute(_place(formula.formula, variable), {variable.name: Constant(near)})
+            advice = f"Write {where}: names are written as in the data."
+        raise InputError(
+            f"{variable.name} is no category, and would be read as a variable for all of them. {advice} "
+            "If a variable is meant, rename it.",
+            token=variable.name,
+        )
     return formula
+
+
+def _place(formula: Formula, variable: Variable) -> Formula:
+    """The first atom or equality in which a free variable stands."""
+    while not isinstance(formula, Atom | Equal):
+        formula = next(part for part in parts(formula) if variable in free_variables(part))
+    return formula
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is spelt like another or nearly so, in whatever letters."""
+    spelt = {one.lower(): one for one in known}
+    near = get_close_matches(name.lower(), spelt, 1, 0.7)
+    return spelt[near[0]] if near else None
 
 
 def _hinted(error: InputError, space: Space) -> str:
@@ -119,6 +154,5 @@ def _hinted(error: InputError, space: Space) -> str:
     known = [a.name for a in space.language]
     if error.message.startswith("undeclared"):
         known = [value for values in space.language.value_sorts.values() for value in values]
-    alike = [one for one in known if one.lower() == name.lower()]
-    near = alike or get_close_matches(name, known, 1, 0.5)
-    return error.message + (f" Did you mean {near[0]}?" if near else "")
+    near = _nearest(name, known)
+    return error.message + (f" Did you mean {near}?" if near else "")

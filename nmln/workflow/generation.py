@@ -9,6 +9,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +37,7 @@ from nmln.workflow.rows import Rows, Tally, join_rows, write_counts
 from nmln.workflow.training import interruption
 
 SAMPLES, COUNTS, SUMMARY = "samples.csv.gz", "counts.csv", "sampling.json"
-_PARTS, _SETTINGS, _ROWS = "parts", "settings.json", "rows.csv.gz"
+_PARTS, _SETTINGS, _ROWS, _LOCK = "parts", "settings.json", "rows.csv.gz", "lock"
 _REMEMBERED = 100_000  # worlds that the decoder of a part keeps
 _DRAWS = 500  # that are kept to judge how well the chains mix
 _SAVE_EVERY = 20.0  # seconds
@@ -57,6 +58,16 @@ class Job:
         count = self.model.method.chain_levels
         return tuple(range(count)) if self.settings.all_levels else (count - 1,)
 
+    @property
+    def lock(self) -> Path:
+        """Held by who sees to all parts; each part has one of its own."""
+        return self.folder / _PARTS / _LOCK
+
+    @property
+    def again(self) -> str:
+        """What to type to go on."""
+        return self.about.get("resume", "the same again")
+
     def part(self, number: int) -> Path:
         return self.folder / _PARTS / f"part-{number}"
 
@@ -73,19 +84,19 @@ def begin(
     *,
     overwrite: bool = False,
 ) -> Job:
-    """Sampling in a folder; goes on if the same was begun there, refuses to spoil anything else."""
+    """Sampling in a folder; goes on if the same was begun there, refuses to spoil anything else.
+
+    A beginning of which no part has kept anything, such as one that failed at once, gives way.
+    """
     if overwrite:
         _clear(folder)
     if (folder / _PARTS / _SETTINGS).exists():
-        job = resume(folder, model)
-        settings = replace(settings, parts=job.settings.parts)  # any number of processes can go on
-        if job.settings != settings:
-            raise InputError(
-                f"sampling with other settings was begun in this folder ({_differences(job, settings)})."
-                " Go on with it (--resume), choose another folder (--output), or give --overwrite.",
-                str(folder),
-            )
-        return job
+        try:
+            return _go_on(folder, model, settings)
+        except InputError:
+            if _kept_anything(folder):
+                raise
+            _take_back(folder)
     for name in (SUMMARY, SAMPLES, COUNTS):
         if (folder / name).exists():
             raise InputError(
@@ -96,6 +107,32 @@ def begin(
     content = {"settings": asdict(settings), "about": about or {}}
     write_lines(folder / _PARTS / _SETTINGS, [json.dumps(content, indent=2)])
     return Job(folder, model, settings, about or {})
+
+
+def _go_on(folder: Path, model: Model, settings: Settings) -> Job:
+    """What was begun in a folder, if it is the same."""
+    job = resume(folder, model)
+    settings = replace(settings, parts=job.settings.parts)  # any number of processes can go on
+    if job.settings != settings:
+        raise InputError(
+            f"sampling with other settings was begun in this folder ({_differences(job, settings)})."
+            " Go on with it (--resume), choose another folder (--output), or give --overwrite.",
+            str(folder),
+        )
+    return job
+
+
+def _kept_anything(folder: Path) -> bool:
+    """Whether there is a checkpoint; rows without one are begun anew in any case."""
+    return any(checkpoint.saved_steps(part) for part in (folder / _PARTS).glob("part-*"))
+
+
+def _take_back(folder: Path) -> None:
+    """Remove what was begun, unless somebody is still at it."""
+    for lock in (folder / _PARTS).rglob(_LOCK):
+        with only_one(lock, "sampling"):
+            pass
+    shutil.rmtree(folder / _PARTS)
 
 
 def resume(folder: Path, model: Model) -> Job:
@@ -214,8 +251,19 @@ def work(
     with interruption(alone) as interrupted:
         for part in chosen:
             if job.sweeps_done(part) < job.settings.sweeps:
-                with only_one(job.part(part) / "lock", "sampling"):
+                with only_one(job.part(part) / _LOCK, "sampling"), _said_alike(job, alone):
                     _work_on(job, part, interrupted, tick, save_every)
+
+
+@contextmanager
+def _said_alike(job: Job, alone: bool) -> Iterator[None]:
+    """Of several processes each stops after another sweep: all say the same, so that it is told once."""
+    try:
+        yield
+    except InterruptedRunError:
+        if alone:
+            raise
+        raise InterruptedRunError(f"stopped, and kept. Go on with: {job.again}") from None
 
 
 def _work_on(
@@ -261,7 +309,7 @@ def _work_on(
             if stop and not last:
                 raise InterruptedRunError(
                     f"stopped after sweep {sweep.number} of {settings.sweeps}, and kept. Go on with: "
-                    f"{job.about.get('resume', 'the same again')}"
+                    f"{job.again}"
                 )
 
 
@@ -305,8 +353,7 @@ def finish(job: Job, processes: int = 1) -> Generated:
     ]
     if behind:
         raise InputError(
-            f"part {behind[0]} of {job.settings.parts} is not done yet. Go on with: "
-            f"{job.about.get('resume', 'work')}",
+            f"part {behind[0]} of {job.settings.parts} is not done yet. Go on with: {job.again}",
             str(job.folder),
         )
     kept = [Kept.load(job.part(part)) for part in range(job.settings.parts)]
@@ -326,6 +373,7 @@ def finish(job: Job, processes: int = 1) -> Generated:
         written += write_summary(job.folder / "chains.html", judged, title)
     summary = _summary(job, kept, processes, tally, judged)
     write_lines(job.folder / SUMMARY, [json.dumps(plain(summary), indent=2)])
+    (job.folder / _PARTS / _SETTINGS).unlink()  # first: without it the rest is only litter
     shutil.rmtree(job.folder / _PARTS)
     return Generated(summary, (*written[:2], job.folder / SUMMARY, *written[2:]))
 

@@ -18,7 +18,7 @@ from nmln.recording import Recorder
 from nmln.report.summary import write_summary
 from nmln.workflow import generation, sources
 from nmln.workflow.conditions import Conditions, read_conditions
-from nmln.workflow.training import read_head
+from nmln.workflow.heads import read_head
 
 THIN = 4  # sweeps from one sample to the next, unless it is said
 

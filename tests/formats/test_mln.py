@@ -124,3 +124,11 @@ def test_a_declared_constant_needs_no_quotes_and_quantifiers_reach_far() -> None
     assert parse_mln(head + "1 lives(x, sp-3)") == parse_mln(head + '1 lives(x, "sp-3")')
     far = parse_mln(head + "1 r(x) ^ exist y r(y) v r(x)")
     assert far == parse_mln(head + "1 r(x) ^ (EXIST y (r(y) v r(x)))")
+
+
+def test_what_was_read_knows_its_lines() -> None:
+    program = parse_mln(TEXT.replace(" v //", " //"))
+    assert program.lines == (14, 15, 17, 18, 19)
+    assert program.declared == {
+        "smokes": 6, "friends": 7, "type": 8, "likes": 9, "rain": 10, "odd": 12
+    }  # fmt: skip

@@ -1,11 +1,13 @@
 """Molecules under conditions: scaffolds, formulas and evidence hold in every sample."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from nmln.evidence import Evidence
+from nmln.files import InputError
 from nmln.molecules.chemistry import ATOM, BOND, BONDS
 from nmln.molecules.scaffolds import scaffold_evidence
 from nmln.workflow import generation, sampling
@@ -54,22 +56,30 @@ def test_every_sample_contains_the_scaffold_and_closed_atoms_stay_closed(run: Pa
 OXYGENS = [f"!(atom(x, O) ^ atom(y, O) ^ bond(x, y, {kind}))." for kind in BONDS[1:]]
 
 
+KERNELS = ("balanced", "gradients")  # that of the shipped model, and that of these runs
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(
     "formulas", [OXYGENS, ["atom(x, O) ^ atom(y, O) ^ x != y => bond(x, y, none)."]]
 )
-def test_every_sample_obeys_hard_formulas(run: Path, formulas: list[str]) -> None:
-    job = begin(run, "out", count=1500, chains=100, formulas=formulas)
+def test_every_sample_obeys_hard_formulas(run: Path, formulas: list[str], kernel: str) -> None:
+    job = begin(run, "out", count=1500, chains=100, formulas=formulas, kernel=kernel)
     found = worlds(job)
     assert not any(joined_oxygens(job, world) for world in found)
     assert any(atoms_and_bonds(job, world)[0].count("O") > 1 for world in found)
 
 
-def test_without_them_some_do_not(run: Path) -> None:
-    job = begin(run, "out", count=1500, chains=100)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_without_them_some_do_not(run: Path, kernel: str) -> None:
+    job = begin(run, "out", count=1500, chains=100, kernel=kernel)
     assert any(joined_oxygens(job, world) for world in worlds(job))
 
 
-def test_scaffold_formulas_and_evidence_hold_together(run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_scaffold_formulas_and_evidence_hold_together(
+    run: Path, tmp_path: Path, kernel: str
+) -> None:
     (tmp_path / "known.db").write_text("atom(4, O)\n")
     (tmp_path / "rules.mln").write_text("// no two oxygens bonded\n" + "\n".join(OXYGENS[1:]))
     job = begin(
@@ -80,6 +90,7 @@ def test_scaffold_formulas_and_evidence_hold_together(run: Path, tmp_path: Path)
         evidence=tmp_path / "known.db",
         formulas=OXYGENS[:1],
         formula_files=[tmp_path / "rules.mln"],
+        kernel=kernel,
     )
     assert len(job.settings.formulas) == 3
     for world in worlds(job):
@@ -94,6 +105,28 @@ def test_scaffold_formulas_and_evidence_hold_together(run: Path, tmp_path: Path)
     assert isinstance(asked.evidence, Evidence)
     again = scaffold_evidence(job.model.space, "CO*").allowed
     assert not bool((asked.evidence.allowed & ~again).any())
+
+
+@pytest.mark.parametrize(
+    ("wishes", "told"),
+    [
+        (
+            {"scaffold": "O*", "formulas": ["!atom(x, O)."]},
+            r"hard formulas and agrees with the evidence or scaffold: they seem to contradict each "
+            r"other\. Still violated: !atom\(x, O\)\. Change a formula, or what is given\.$",
+        ),
+        (
+            {"formulas": ["atom(0, O).", "!atom(0, O)."]},
+            r"^no world was found that satisfies all hard formulas: they seem to contradict each "
+            r"other\. Still violated: !?atom\(0, O\)\. Change one of them\.$",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_told_with_the_formula(
+    run: Path, wishes: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InputError, match=told):
+        generation.work(begin(run, "out", **wishes))
 
 
 def small_job(tmp_path: Path, formulas: tuple[str, ...]) -> Job:

@@ -1,6 +1,7 @@
 """Molecules by the million, in small: files, resuming, several parts."""
 
 import gzip
+import os
 import random
 import signal
 import subprocess
@@ -217,8 +218,16 @@ def test_samples_that_are_there_are_not_spoiled(run: Path) -> None:
     assert len(read(folder)) == 5
 
 
+def test_one_of_several_says_what_all_say(run: Path) -> None:
+    job = begin(run, "out", parts=2)
+    with pytest.raises(InterruptedRunError, match=r"^stopped, and kept\. Go on with: "):
+        generation.work(job, [1], lambda: signal.raise_signal(signal.SIGTERM))
+    assert [job.sweeps_done(part) for part in range(2)] == [0, 1]
+
+
 def test_only_the_same_sampling_goes_on(run: Path) -> None:
-    begin(run, "out")
+    with pytest.raises(InterruptedRunError):
+        generation.work(begin(run, "out"), tick=lambda: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(InputError, match=r"other settings .*\(seed 0 instead of 3\)"):
         begin(run, "out", seed=3)
     with pytest.raises(InputError, match="formulas"):
@@ -227,6 +236,35 @@ def test_only_the_same_sampling_goes_on(run: Path) -> None:
     other = make_run(run.parent / "trained", seed=1)
     with pytest.raises(InputError, match="the model has changed"):
         generation.resume(run.parent / "out", sampling.load(other))
+
+
+def test_what_has_kept_nothing_gives_way(run: Path) -> None:
+    begin(run, "out", formulas=["!atom(x, O).", "atom(0, O)."], parts=2)
+    job = begin(run, "out", parts=3)
+    assert generation.resume(job.folder, job.model).settings == job.settings
+    assert job.settings.parts == 3
+    trained = make_run(run.parent / "trained", seed=1)
+    assert begin(trained, "out").settings.model != job.settings.model
+    assert files(finished(run, "out")) == files(finished(run, "whole"))
+
+
+@pytest.mark.parametrize("held", ["lock", "part-1/lock"])
+def test_what_is_being_done_does_not_give_way(run: Path, held: str) -> None:
+    job = begin(run, "out", parts=2)
+    with (
+        only_one(job.folder / "parts" / held, "sampling"),
+        pytest.raises(InputError, match="another process is sampling"),
+    ):
+        begin(run, "out", seed=3)
+    assert generation.resume(job.folder, job.model).settings == job.settings
+
+
+def test_samples_without_their_parts_are_not_spoiled(run: Path) -> None:
+    """As they are when somebody stops it while it tidies up."""
+    job = begin(run, "out")
+    (job.folder / generation.SUMMARY).touch()
+    with pytest.raises(InputError, match="there are samples in this folder already"):
+        begin(run, "out", seed=3)
 
 
 def test_two_cannot_write_one_part(run: Path) -> None:
@@ -286,6 +324,80 @@ def test_a_mistake_ends_in_one_line(
     said = capsys.readouterr().err
     assert left.value.code == 2
     assert said.startswith(message)
+    assert said.count("\n") == 1
+
+
+def leave(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int | str | None:
+    """How a command ends in this process."""
+    monkeypatch.setattr(sys, "argv", ["nmln", "sample", *map(str, arguments)])
+    with pytest.raises(SystemExit) as left:
+        main()
+    return left.value.code
+
+
+def test_a_start_that_failed_does_not_block_the_folder(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (run, "--output", run.parent / "out", "--num-samples", "20", "--burn-in", "2")
+    words += ("--processes", "1", "--scaffold", "O*")
+    assert leave(monkeypatch, *words, "--formula", "!atom(x, O).") == 2
+    said = capsys.readouterr().err
+    assert "they seem to contradict each other. Still violated: !atom(x, O)." in said
+    assert said.count("\n") == 1
+    assert leave(monkeypatch, *words, "--formula", "!atom(x, N).") == 0
+    assert len(read(run.parent / "out")) == 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_while_it_counts_it_says_how_to_go_on(
+    run: Path,
+    number: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole, out = finished(run, "whole"), run.parent / "out"
+    before = signal.getsignal(number)
+    words = ("--num-samples", "105", "--chains", "10", "--burn-in", "3", "--thin", "2")
+    with monkeypatch.context() as patched:
+        patched.setattr(generation, "write_counts", lambda *_: signal.raise_signal(number))
+        assert leave(patched, run, *words, "--processes", "1", "--output", out) == 130
+    again = f"nmln sample {run} --resume --output {out}"
+    assert capsys.readouterr().err == (
+        f"error: stopped. What was reached is kept. Go on with: {again}\n"
+    )
+    assert signal.getsignal(number) == before
+    assert leave(monkeypatch, *again.split()[2:], "--processes", "1") == 0
+    assert files(out) == files(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("sign", "samples"), [("parts/part-1/lock", 10**7), ("counts.csv", 4000)], ids=["work", "count"]
+)
+def test_two_processes_that_are_stopped_say_one_line(
+    run: Path, sign: str, samples: int, number: signal.Signals
+) -> None:
+    options = ("--num-samples", str(samples), "--chains", "20", "--burn-in", "5", "--thin", "1")
+    with subprocess.Popen(
+        command("run", *options, "--processes", "2", "--output", "out"),
+        cwd=run.parent,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not (run.parent / "out" / sign).exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.2)
+        # Ctrl-C reaches all processes of a terminal, kill only one.
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.endswith("kept. Go on with: nmln sample run --resume --output out\n")
     assert said.count("\n") == 1
 
 

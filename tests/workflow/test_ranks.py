@@ -1,19 +1,27 @@
 """Two processes train as one does, and an error of one of them is told once."""
 
 import json
+import logging
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from socket import socket
 
 import pytest
 import torch
 import typer
 from torch import Tensor
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.launcher.api import LaunchConfig
 
 from nmln import checkpoint
 from nmln.cli import processes
 from nmln.cli.common import fail
+from nmln.distributed import LAUNCHER
+from nmln.files import InterruptedRunError
 from tests.workflow.runs import begin_command, nmln, whole_run
 
 ROOT = Path(__file__).parents[2]
@@ -152,3 +160,64 @@ def test_the_process_that_failed_first_is_named(
     else:
         assert expected in said
         assert f"nmln train --resume {tmp_path}" in said
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_process_whose_launcher_is_gone_waits_for_nobody(gone: bool) -> None:
+    """Killed while its processes start, a launcher would leave them waiting for each other."""
+    with socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # a port where nobody answers
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken.getsockname()[1])}
+        started = {"WORLD_SIZE": "2", "RANK": "1", LAUNCHER: str(1 if gone else os.getpid())}
+        words = "from nmln.distributed import join; print('joining', flush=True); join()"
+        with subprocess.Popen(
+            [sys.executable, "-c", words],
+            env={**os.environ, **place, **started},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            try:
+                assert process.wait(60 if gone else 4) == 1
+                ended = True
+            except subprocess.TimeoutExpired:
+                ended = False
+            process.kill()
+    assert ended == gone
+
+
+def test_the_launcher_gives_signals_back_and_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (LAUNCHER, "OMP_NUM_THREADS", "TORCHELASTIC_SIGNALS_TO_HANDLE"):
+        monkeypatch.setenv(name, "1")  # so that they are put back afterwards
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    processes.start_processes(2, tmp_path, ["--version"])
+    assert {one: signal.getsignal(one) for one in before} == before
+    for name in ("agent.server.api", "multiprocessing.api"):
+        logger = logging.getLogger(f"torch.distributed.elastic.{name}")
+        assert not logger.isEnabledFor(logging.WARNING)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("told", [True, False])
+def test_a_stop_is_told_by_the_launcher_if_by_nobody_else(
+    number: signal.Signals, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(settings: LaunchConfig, _: str) -> Callable[..., None]:
+        if told:
+            assert settings.logs_specs is not None
+            (Path(settings.logs_specs.root_log_dir) / "said-something").touch()
+
+        def launch(*_: str) -> None:
+            raise SignalException("", number)
+
+        return launch
+
+    monkeypatch.setenv(LAUNCHER, "1")
+    monkeypatch.setattr("torch.distributed.launcher.api.elastic_launch", stopped)
+    with pytest.raises((InterruptedRunError, typer.Exit)) as left:
+        processes.start_processes(2, tmp_path, again="nmln again")
+    assert isinstance(left.value, typer.Exit) == told
+    assert told or str(left.value).endswith("Go on with: nmln again")
