@@ -13,6 +13,7 @@ from nmln import checkpoint
 from nmln.config import configure
 from nmln.files import InputError, write_lines
 from nmln.model import Model
+from nmln.molecules.tally import Dropped
 from nmln.workflow import sources
 from nmln.workflow.sources import Source
 
@@ -69,6 +70,7 @@ def read_head(folder: Path) -> dict[str, Any]:
         if str(head["kind"]) not in get_args(sources.Kind) or not isinstance(head["program"], str):
             raise TypeError("it must name a known kind of data and a program")
         configure(head["config"], str(path))
+        dropped_in(head)
     except InputError as error:
         if version == checkpoint.VERSION:
             raise
@@ -83,6 +85,14 @@ def read_head(folder: Path) -> dict[str, Any]:
             str(path),
         ) from None
     return head
+
+
+def dropped_in(head: dict[str, Any]) -> tuple[Dropped, ...]:
+    """The lines of the data that a run has left out, by reason."""
+    found = tuple(Dropped(**one) for one in head.get("dropped", ()))
+    if not all(isinstance(one.count, int) for one in found):
+        raise TypeError("lines that were left out are counted")
+    return found
 
 
 def read_source(folder: Path, head: dict[str, Any] | None = None) -> Source:

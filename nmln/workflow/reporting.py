@@ -18,7 +18,7 @@ from nmln.report.findings import Finding, findings_of
 from nmln.report.history import History, read_history, table
 from nmln.report.page import Html, Section, write_page
 from nmln.training.method import Method
-from nmln.workflow.heads import read_head
+from nmln.workflow.heads import dropped_in, read_head
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,8 +103,7 @@ def read_run(folder: Path) -> Run:
         if isinstance(worlds, list)
     }
     history, found = read_history(metrics), _read(folder / "likelihood.json")
-    dropped = tuple(Dropped(**one) for one in head.get("dropped", []))
-    return Run(folder, str(head["kind"]), config, history, split, found, dropped)
+    return Run(folder, str(head["kind"]), config, history, split, found, dropped_in(head))
 
 
 def _read(path: Path) -> dict[str, Any]:

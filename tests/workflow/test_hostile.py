@@ -215,6 +215,7 @@ def test_a_model_of_a_newer_version_is_refused_with_both_versions(
     ]
 
 
+MISCOUNTED = {"reason": "duplicate", "count": "many", "line": 1, "example": "C"}
 HEADS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no JSON": (lambda p: p.write_text("{"), "is not readable as JSON"),
     "a list": (lambda p: p.write_text("[]"), "must hold an object"),
@@ -225,6 +226,8 @@ HEADS: dict[str, tuple[Callable[[Path], object], str]] = {
     "another kind": (lambda p: change_head(p.parent, kind="../x"), "this does not describe a run"),
     "another program": (lambda p: change_head(p.parent, program=["x"]), "does not describe a run"),
     "a table that is none": (lambda p: change_head(p.parent, config=[]), "not describe a run"),
+    "lines left out": (lambda p: change_head(p.parent, dropped=[{"a": 1}]), "not describe a run"),
+    "their number": (lambda p: change_head(p.parent, dropped=[MISCOUNTED]), "left out are counted"),
 }
 
 
