@@ -2,11 +2,19 @@
 
 import os
 import re
+import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import isfinite
 from pathlib import Path
+from typing import IO
+
+if sys.platform != "win32":
+    import fcntl
+
+_PARTIAL = ".partial"  # what the name of a file ends in while it is being written
 
 
 class InputError(ValueError):
@@ -50,6 +58,7 @@ class LostProcessError(Exception):
 
 def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """The numbered lines of a UTF-8 text file, without line ends; refuses binary files."""
+    check_readable(path)
     try:
         with open(path, "rb") as file:
             for number, raw in enumerate(file, 1):
@@ -73,17 +82,82 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         raise InputError("this is a directory. Name a file in it.", str(path)) from None
 
 
+def open_regular(path: str | Path, mode: str = "rb") -> IO[bytes]:
+    """Open a regular file without following a link at its end; never blocks on a pipe or device.
+
+    `mode` is rb, wb, ab or r+b. A link, pipe, device or directory is an `InputError`; files that a user
+    names directly may be links and are checked with `check_readable` instead.
+    """
+    flags = {
+        "rb": os.O_RDONLY,
+        "wb": os.O_WRONLY | os.O_CREAT,  # emptied below, once it is known to be a regular file
+        "ab": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+        "r+b": os.O_RDWR,
+    }[mode]
+    if Path(path).is_symlink():
+        raise linked(path)
+    extra = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, flags | extra | getattr(os, "O_CLOEXEC", 0), 0o666)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise irregular(path)
+        if mode == "wb":
+            os.ftruncate(handle, 0)
+        return os.fdopen(handle, mode)
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def check_readable(path: str | Path) -> None:
+    """Refuse a pipe, socket or device that a user names as a file: reading it may never end."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise irregular(path)
+
+
+def refuse_links(folder: str | Path) -> None:
+    """Refuse a folder with a link, pipe or device anywhere inside; the folder itself may be a link.
+
+    The rule for every folder that nmln writes into or reads a run from: a received folder
+    cannot make a command read or write files elsewhere.
+    """
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                raise linked(entry.path)
+            if entry.is_dir(follow_symlinks=False):
+                refuse_links(entry.path)
+            elif not entry.is_file(follow_symlinks=False):
+                raise irregular(entry.path)
+
+
+def linked(path: str | Path) -> InputError:
+    return InputError(
+        "links within a run folder are not followed. Link the run folder as a whole, or replace the "
+        "link by a copy.",
+        str(path),
+    )
+
+
+def irregular(path: str | Path) -> InputError:
+    return InputError("this is not a regular file. Give a file on disk.", str(path))
+
+
 def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary neighbour of `path`, then put it in place in one step.
 
-    A reader sees the old file or the whole new one; a failure leaves the old one untouched.
+    A reader sees the old file or the whole new one; a failure leaves the old one untouched. What killed
+    writers of the same file left behind is removed.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    os.close(handle)
+    _remove_abandoned(target)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=_PARTIAL)
     temporary = Path(name)
     try:
+        _try_lock(handle)  # a sign to other writers that this one is alive
         write(temporary)
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
@@ -92,7 +166,29 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
         temporary.chmod(0o666 & ~umask)
         os.replace(temporary, target)
     finally:
+        os.close(handle)
         temporary.unlink(missing_ok=True)
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Delete temporary files of this target whose writer is gone."""
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.[a-z0-9_]{{8}}{re.escape(_PARTIAL)}")
+    for entry in list(os.scandir(target.parent)):
+        if pattern.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+            with suppress(OSError, InputError), open_regular(entry.path) as file:
+                if _try_lock(file.fileno()):
+                    os.unlink(entry.path)
+
+
+def _try_lock(handle: int) -> bool:
+    """Lock an open file unless another process has; False if one has, or if there are no locks."""
+    if sys.platform == "win32":
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def write_lines(path: str | Path, lines: Iterable[str]) -> None:
@@ -107,22 +203,24 @@ def write_lines(path: str | Path, lines: Iterable[str]) -> None:
 
 @contextmanager
 def only_one(path: Path, what: str) -> Iterator[None]:
-    """Refuse to do `what` in a folder where another process does it; `path` is a file there.
+    """Refuse to do `what` in a folder where another process does it; `path` is a lock file there.
 
-    The lock is on that file, which is made if need be, and ends with the process, however that ends.
-    Where the system has no locks nothing is refused.
+    The file is made if need be and has no other use, so that nothing ever replaces it. It is not
+    removed: a lock on a deleted file would protect nothing. The lock ends with the process, however
+    that ends. Where the system has no locks, or no file can be made, nothing is refused.
     """
-    try:
-        import fcntl
-
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
-    except (ImportError, OSError):
+    if sys.platform == "win32":
         yield
         return
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open_regular(path, "ab")
+    except OSError:  # the next write there reports the reason
+        yield
+        return
+    with file:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(
                 f"another process is {what} in this folder. Wait for it, or stop it first.",
@@ -131,8 +229,6 @@ def only_one(path: Path, what: str) -> Iterator[None]:
         except OSError:  # a file system without locks
             pass
         yield
-    finally:
-        os.close(handle)
 
 
 def plain(content: object) -> object:

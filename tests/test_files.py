@@ -1,10 +1,19 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from nmln.files import InputError, only_one, read_lines, write_atomically, write_lines
+from nmln.files import (
+    InputError,
+    only_one,
+    open_regular,
+    read_lines,
+    refuse_links,
+    write_atomically,
+    write_lines,
+)
 
 
 def test_lines_round_trip_with_any_line_end(tmp_path: Path) -> None:
@@ -51,3 +60,47 @@ def test_a_folder_that_cannot_be_written_is_not_locked(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with only_one(tmp_path / "file" / "lock", "training"):
         pass
+
+
+@pytest.mark.parametrize("mode", ["rb", "wb", "ab", "r+b"])
+def test_a_link_or_pipe_is_never_opened(tmp_path: Path, mode: str) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (tmp_path / "link").symlink_to(precious)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="links within a run folder"):
+        open_regular(tmp_path / "link", mode)
+    with pytest.raises((InputError, OSError)):
+        open_regular(tmp_path / "pipe", mode)
+    assert precious.read_text() == "mine"
+
+
+def test_a_folder_with_a_link_or_pipe_deep_inside_is_refused(tmp_path: Path) -> None:
+    deep = tmp_path / "run" / "one" / "two"
+    deep.mkdir(parents=True)
+    (deep / "file").touch()
+    (tmp_path / "alias").symlink_to(tmp_path / "run")
+    refuse_links(tmp_path / "alias")
+    refuse_links(tmp_path / "absent")
+    (deep / "dangling").symlink_to(tmp_path / "nothing")
+    with pytest.raises(InputError, match="dangling: links"):
+        refuse_links(tmp_path / "alias")
+    (deep / "dangling").unlink()
+    os.mkfifo(deep / "pipe")
+    with pytest.raises(InputError, match="pipe: this is not a regular file"):
+        refuse_links(tmp_path / "run")
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path: Path) -> None:
+    target, killed, other = tmp_path / "a.png", ".a.png.abcdefgh.partial", ".a.png.user.partial"
+    (tmp_path / killed).touch()
+    (tmp_path / other).touch()
+
+    def write(temporary: Path) -> None:
+        # A writer that is still alive keeps its file, also when another one begins.
+        write_lines(target, ["first"])
+        temporary.write_text("second")
+
+    write_atomically(target, write)
+    assert target.read_text() == "second"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [other, "a.png"]
