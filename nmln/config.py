@@ -10,7 +10,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from nmln.files import InputError
+from nmln.files import InputError, check_readable
 
 PAPER_RATES = (0.1, 0.01, 0.005, 0.0025, 0.001)
 RATES = (0.08, 0.045, 0.02, 0.006, 0.001)  # neighbours swap alike on molecules of 10 atoms
@@ -189,12 +189,19 @@ def configure(
 def read_config(path: str | Path, preset: str | None = None) -> Config:
     """The configuration in a TOML file; its key `preset` names what it builds on."""
     path = Path(path)
+    check_readable(path)
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"this is not TOML: {error}.", str(path)) from None
     except UnicodeDecodeError:
         raise InputError("this is not UTF-8 text. Is it a TOML file?", str(path)) from None
+    except RecursionError:
+        raise InputError(
+            "this is nested too deeply to be settings. Is it a TOML file?", str(path)
+        ) from None
+    except ValueError:  # a number of more digits than are read
+        raise InputError("this has a number with too many digits. Correct it.", str(path)) from None
     named = content.pop("preset", "small")
     return configure(content, str(path), preset or named)
 

@@ -15,6 +15,8 @@ if sys.platform != "win32":
     import fcntl
 
 _PARTIAL = ".partial"  # what the name of a file ends in while it is being written
+LONGEST = 2**24
+"""Bytes or characters of one line of a text file; a longer one would only fill the memory."""
 
 
 class InputError(ValueError):
@@ -61,7 +63,9 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     check_readable(path)
     try:
         with open(path, "rb") as file:
-            for number, raw in enumerate(file, 1):
+            for number, raw in enumerate(iter(lambda: file.readline(LONGEST + 1), b""), 1):
+                if len(raw) > LONGEST:
+                    raise endless(path, number)
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
@@ -111,10 +115,14 @@ def open_regular(path: str | Path, mode: str = "rb") -> IO[bytes]:
 
 def check_readable(path: str | Path) -> None:
     """Refuse a pipe, socket or device that a user names as a file: reading it may never end."""
-    with suppress(FileNotFoundError, NotADirectoryError):
+    try:
         mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise irregular(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except ValueError:  # a zero byte, or half a character
+        raise InputError(f"{str(path)!r} cannot be the name of a file. Check the path.") from None
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise irregular(path)
 
 
 def refuse_links(folder: str | Path) -> None:
@@ -142,7 +150,20 @@ def linked(path: str | Path) -> InputError:
 
 
 def irregular(path: str | Path) -> InputError:
-    return InputError("this is not a regular file. Give a file on disk.", str(path))
+    return InputError(
+        "this is not a regular file but a pipe, socket or device. Write its content to a file and name "
+        "that.",
+        str(path),
+    )
+
+
+def endless(path: str | Path, line: int) -> InputError:
+    return InputError(
+        f"this line has more than {LONGEST:,} characters: this is not a text file of records, one per "
+        "line. Give a text file.",
+        str(path),
+        line,
+    )
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
@@ -154,7 +175,13 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(target)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=_PARTIAL)
+    try:
+        handle, name = tempfile.mkstemp(
+            dir=target.parent, prefix=f".{target.name}.", suffix=_PARTIAL
+        )
+    except OSError as error:
+        error.filename = str(target)
+        raise
     temporary = Path(name)
     try:
         _try_lock(handle)  # a sign to other writers that this one is alive
@@ -165,6 +192,10 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
         os.replace(temporary, target)
+    except OSError as error:
+        if error.filename in (name, temporary):  # messages name the file that the user knows
+            error.filename, error.filename2 = str(target), None
+        raise
     finally:
         os.close(handle)
         temporary.unlink(missing_ok=True)
