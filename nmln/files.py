@@ -19,8 +19,21 @@ LONGEST = 2**24
 """Bytes or characters of one line of a text file; a longer one would only fill the memory."""
 
 
+# What ends a line, moves the cursor or turns the direction of writing on some terminal.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_MOST_TOLD = 2_000  # characters of a message; names in received files have any length
+
+
+def one_line(text: str) -> str:
+    """A text for a message: control characters escaped, the middle of a very long one left out."""
+    told = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    if len(told) > _MOST_TOLD:
+        told = f"{told[: _MOST_TOLD // 2]} […] {told[-_MOST_TOLD // 2 :]}"
+    return told
+
+
 class InputError(ValueError):
-    """What the user gave cannot be used; the message says where, what and the cure.
+    """What the user gave cannot be used; the message says where, what and the cure, in one line.
 
     `source`, `line` and `column` (counted from 1) are set where the input came from a file,
     `index` where one item of a sequence is to blame, `token` where one name in it is.
@@ -35,7 +48,9 @@ class InputError(ValueError):
         index: int | None = None,
         token: str | None = None,
     ) -> None:
-        place = ":".join(str(part) for part in (source, line, column) if part is not None)
+        message = one_line(message)
+        named = None if source is None else one_line(source)
+        place = ":".join(str(part) for part in (named, line, column) if part is not None)
         super().__init__(f"{place}: {message}" if place else message)
         self.message, self.source, self.line, self.column = message, source, line, column
         self.index, self.token = index, token
