@@ -268,6 +268,8 @@ class Model:
     def take(self, tensors: Mapping[str, Tensor], source: str) -> None:
         """Take over saved parameters, if they are those of this model."""
         try:
+            if any(tensor.is_complex() for tensor in tensors.values()):
+                raise TypeError("weights are real numbers")
             self.potential.load_state_dict(tensors)
         except (RuntimeError, KeyError, TypeError, AttributeError):
             raise InputError(
@@ -284,11 +286,12 @@ class Model:
     @staticmethod
     def described(content: dict[str, Any], source: str | None = None) -> "Model":
         """A model with this description, its parameters still to be filled in."""
-        if not {"program", "config"} <= set(content):
+        program, settings = content.get("program"), content.get("config")
+        if not isinstance(program, str) or not isinstance(settings, dict):
             raise InputError("this is not the description of a model.", source)
-        program = parse_mln(content["program"], source or "model")
+        program = parse_mln(program, source or "model")
         space = Space(program.language, program.domain)
-        config = configure(content["config"], source)
+        config = configure(settings, source)
         potential = _learned(
             space, Method.of(config.ladder).trained_levels, config, program.formulas
         )
