@@ -1,6 +1,7 @@
 """The configuration of a run: frozen dataclasses, read from TOML, with every key checked."""
 
 import json
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -247,8 +248,8 @@ def _coerce(value: Any, hint: Any, name: str, source: str | None) -> Any:
             return tuple(_coerce(one, float, name, source) for one in value)
         raise InputError(f"{name} is a list of numbers, but is {value!r}.", source)
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not isfinite(value):
-            raise InputError(f"{name} is a finite number, but is {value}.", source)
+        if abs(value) > sys.float_info.max or not isfinite(value):
+            raise InputError(f"{name} is a finite number, but is not.", source)
         return float(value)
     if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -43,7 +44,7 @@ def texts(examples: Sequence[bytes], words: Sequence[bytes] = ()) -> st.SearchSt
         _changed,
         st.sampled_from(list(examples)),
         st.sampled_from(list(examples)),
-        st.lists(change, min_size=1, max_size=6),
+        st.lists(change, min_size=1, max_size=3),
     )
     return changed | changed | changed | changed | st.binary(max_size=200)
 
@@ -112,7 +113,8 @@ def trees(examples: Sequence[Any], odd: Sequence[Any] = ()) -> st.SearchStrategy
 
 def _changed_tree(example: Any, changes: list[tuple[str, int, int, Any]]) -> bytes:
     tree = [json.loads(json.dumps(example))]
-    for kind, place, other, value in changes:
+    for kind, place, other, odd in changes:
+        value = deepcopy(odd)  # or the next change of it would be one of all examples
         places = list(_places(tree))
         parent, key = places[place % len(places)]
         match kind:

@@ -10,13 +10,13 @@ from typing import Any
 from hypothesis import strategies as st
 
 from nmln import checkpoint
-from nmln.config import read_config
+from nmln.config import configure, read_config
 from nmln.formats.db import read_db, read_known
 from nmln.formats.graphs import from_networkx
 from nmln.formats.mln import parse_mln, read_mln
 from nmln.knowledge.data import KnowledgeBase
 from nmln.model import Model
-from nmln.molecules.datasets import describe, load
+from nmln.molecules.datasets import BUILT_IN, describe, load
 from nmln.molecules.sample_files import read_reference, read_samples
 from nmln.report.findings import findings_of
 from nmln.report.page import facts
@@ -298,10 +298,10 @@ def run_readers(folder: Path) -> dict[str, Reader]:
         "config.json": (
             trees(tree("config.json"), programs),
             "config.json",
-            _each(read_head, _report, read_source),
+            _each(read_head, _report, _source),
             0.5,
         ),
-        "split.json": (trees(tree("split.json")), "split.json", _each(read_source, _report), 0.5),
+        "split.json": (trees(tree("split.json")), "split.json", _each(_source, _report), 0.5),
         "main.json": (trees(tree("main.json")), "main.json", main_job.read_settings, 1),
         "metrics.jsonl": (
             texts([lines, *lines.splitlines(keepends=True)], (b"null", b"[", b'{"step": 3}')),
@@ -336,6 +336,13 @@ def run_readers(folder: Path) -> dict[str, Reader]:
             reading = forged(reading)
         made[name] = Reader(files, path, reading, share)
     return made
+
+
+def _source(folder: Path) -> None:
+    """The data of a run, unless they are a whole set that comes with the package."""
+    config = configure(read_head(folder)["config"])
+    if config.data.source not in BUILT_IN:
+        read_source(folder)
 
 
 def _report(folder: Path) -> None:
