@@ -114,6 +114,7 @@ class TrainingConfig:
     keep: int = 3
     retries: int = 3  # returns to the last good checkpoint before giving up
     processes: int = 0  # 0: one for each core
+    blocks: int = 0  # of replicas, each with its own random stream; 0: one per process at the start
 
 
 @dataclass(frozen=True)
@@ -278,6 +279,7 @@ def _check_ranges(config: Config) -> None:
         "training.steps": config.training.steps,
         "training.warm_start": config.training.warm_start,
         "training.processes": config.training.processes,
+        "training.blocks": config.training.blocks,
         "training.retries": config.training.retries,
         "training.checkpoint_seconds": config.training.checkpoint_seconds,
         "chains.changes": config.chains.changes,

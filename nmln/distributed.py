@@ -3,14 +3,15 @@
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from jaxtyping import Float
+from torch import Tensor, distributed
 
 from nmln.files import LostProcessError
 
@@ -42,28 +43,49 @@ class Ranks:
     def share(self, total: int) -> int:
         return self.slice(total)[1]
 
-    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace every gradient by its mean over the ranks, in one message."""
-        if self.count == 1:
-            return
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        with _together():
-            distributed.all_reduce(flat)
-        flat /= self.count
-        for gradient, part in zip(
-            gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True
-        ):
-            gradient.copy_(part.view_as(gradient))
+    def average_gradients(
+        self, rows: Float[Tensor, "own numbers"], blocks: int
+    ) -> Float[Tensor, " numbers"]:
+        """The mean gradient over all blocks, of which this rank has some, one per row."""
+        return self.average(rows, blocks)
 
-    def average(self, numbers: Sequence[Tensor]) -> list[Tensor]:
-        """The mean of some vectors over the ranks."""
-        flat = torch.cat([vector.double().flatten() for vector in numbers])
-        if self.count > 1:
-            with _together():
-                distributed.all_reduce(flat)
-            flat /= self.count
-        return list(flat.split([vector.numel() for vector in numbers]))
+    def average(self, rows: Float[Tensor, "own numbers"], blocks: int) -> Float[Tensor, " numbers"]:
+        """The mean over all blocks, of which this rank has some, one per row.
+
+        Rows are added up in the order of the blocks on every rank, so that the result does not depend
+        on how the blocks are dealt out, to the bit.
+        """
+        total = None
+        for row in self._all_rows(rows, blocks):
+            total = row.clone() if total is None else total.add_(row)
+        assert total is not None
+        return total.div_(blocks)
+
+    def _all_rows(
+        self, rows: Float[Tensor, "own numbers"], blocks: int
+    ) -> Iterator[Float[Tensor, " numbers"]]:
+        """The rows of all ranks in the order of the blocks."""
+        if self.count == 1:
+            yield from rows
+            return
+        most = -(
+            -blocks // self.count
+        )  # messages of one size: those of ranks with fewer are filled up
+        padded = torch.cat([rows, rows.new_zeros(most - len(rows), rows.shape[1])])
+        parts = [torch.empty_like(padded) for _ in range(self.count)]
+        with _together():
+            distributed.all_gather(parts, padded)
+        for rank, part in enumerate(parts):
+            yield from part[: Ranks(rank, self.count).share(blocks)]
+
+    def total(self, number: int) -> int:
+        """The sum of a number over the ranks."""
+        if self.count == 1:
+            return number
+        summed = torch.tensor(number, dtype=torch.int64)
+        with _together():
+            distributed.all_reduce(summed)
+        return int(summed)
 
     def gather(self, part: dict[str, Any]) -> list[dict[str, Any]]:
         """What every rank has, on all of them."""

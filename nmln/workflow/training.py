@@ -70,6 +70,10 @@ def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> Job:
     """A new run; refuses a folder that holds one already."""
     ranks = ranks or Ranks()
     check_new(folder)
+    blocks = max(
+        config.training.blocks, ranks.count
+    )  # recorded: later, any number of processes does
+    config = replace(config, training=replace(config.training, blocks=blocks))
     config = replace(config, data=sources.located(config.data))
     source = sources.load(config.data)
     worlds = sources.pick(source.worlds, source.train)
@@ -138,7 +142,7 @@ def _run(job: Job, watcher: Watcher) -> Model:
             now = time.perf_counter()
             told = {}
             if event.step % _QUALITY_EVERY == 0 or event.step == training.steps:
-                told = quality.measure(trainer.values[-1])
+                told = quality.measure(trainer.blocks[0].chains.values[-1])
                 if len(held_out) and job.config.chains.weighted:  # else log Z lags with the chains
                     told["held_out"] = float(trainer.log_likelihood(held_out)[-1])
             seconds = job.seconds_before + now - start
