@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Integer
 from torch import Generator, Tensor
 
+from nmln.counting import more_than
 from nmln.evidence import Evidence, VirtualEvidence
 from nmln.files import InputError
 from nmln.inference import exact, search
@@ -54,7 +55,7 @@ class Conditional:
 
     @property
     def enumerable(self) -> bool:
-        return self.evidence.number_of_worlds <= self.limit
+        return not more_than(self.evidence.counts, self.limit)
 
     @staticmethod
     def of_formulas(

@@ -4,7 +4,7 @@ from nmln.files import InputError
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.potential import Shape
 from nmln.knowledge.training import Settings
-from nmln.space import machine_memory
+from nmln.memory import machine_memory
 
 _NUMBER = 4  # bytes
 _KEPT = 6  # copies of a hidden layer that a backward pass needs, seen in measurements

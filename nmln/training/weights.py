@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float64, Integer
 from torch import Generator, Tensor
 
+from nmln.counting import more_than
 from nmln.exchange import start_walkers
 from nmln.files import InputError
 from nmln.kernels.coloured import ColouredGibbs
@@ -106,7 +107,7 @@ def learn_weights(
             f"{model.forbidden_by(0, worlds[world])[0]} Give the formula a weight, or mend the data."
         )
     data = model.counts(worlds[None])[0]
-    enumerable = space.number_of_worlds <= ENUMERABLE
+    enumerable = not more_than(space.sizes, ENUMERABLE)
     if enumerable if exactly is None else exactly:
         return _exactly(model, data, recipe, progress)
     return _by_chains(model, formulas, data, rng, recipe, progress)
