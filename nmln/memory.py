@@ -1,6 +1,7 @@
 """The memory of the machine, and the refusal of what certainly does not fit, before it is allocated."""
 
 import os
+from math import log10
 
 from nmln.files import InputError
 
@@ -40,17 +41,7 @@ def told(number: int) -> str:
     """
     if abs(number) < 10**15:
         return f"{number:,}"
-    return f"about {'-' * (number < 0)}10^{_digits(abs(number)) - 1:,}"
-
-
-def _digits(number: int) -> int:
-    """How many decimal digits a positive number has, by its binary ones."""
-    least = (number.bit_length() - 1) * 30103 // 100000  # log10 of 2 is 0.30102999...
-    if number.bit_length() > 10_000:
-        return least + 1  # near enough for "about"
-    while 10**least <= number:
-        least += 1
-    return least
+    return f"about {'-' * (number < 0)}10^{int(log10(abs(number)) + 1e-9):,}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
