@@ -31,7 +31,7 @@ def refuse_size(needed: int, what: str, cure: str) -> int:
 def told_bytes(number: int) -> str:
     """A number of bytes for a reader: `1.5 GiB`; powers of ten where that would be long."""
     gib = number / 2**30 if number < 2**100 else float("inf")
-    return f"{gib:,.1f} GiB" if gib < 2**20 else f"{told(number)} bytes"
+    return f"{gib:,.1f} GiB" if gib < 2**20 else f"{told(number).removeprefix('about ')} bytes"
 
 
 def told(number: int) -> str:

@@ -17,6 +17,7 @@ from torch import Generator, Tensor
 from nmln.counting import more_than, told_worlds
 from nmln.evidence import Evidence
 from nmln.files import InputError
+from nmln.memory import refuse_size, told
 from nmln.space import Space
 from nmln.types import Values, Worlds
 
@@ -102,6 +103,11 @@ def uniform(
         )
     rules = evidence or Evidence.none(space)
     counts = _counts(space, rules).to(rng.device)
+    refuse_size(
+        levels * chains * space.groups * (16 + space.dtype.itemsize),
+        f"{told(chains)} chains at {told(levels)} levels, over {told(space.groups)} groups,",
+        "Take fewer chains or levels.",
+    )
     shape = (levels, chains, space.groups)
     draws = torch.rand(shape, generator=rng, dtype=torch.float64, device=rng.device)
     groups = torch.arange(space.groups, device=rng.device).expand(shape)

@@ -15,6 +15,7 @@ from nmln.potentials.grounding import Grounding
 from nmln.space import Space
 from nmln.types import Changes, Scores, Slopes, Ties, Values
 
+LARGEST = 1e20  # of a weight: millions of groundings still stay far below what forbids
 _SINGLE = 1e4  # a weight that float32 holds to a thousandth
 _FORBIDDING = 1e30  # a loss that no weight makes up for, and that can still be added
 
@@ -51,6 +52,13 @@ class FormulaPotential(BasePotential):
                 f"strengths are one number from 0 to 1 for each of the {levels} levels, but these are "
                 f"{strengths}."
             )
+        for one in formulas:
+            if abs(one.weight or 0.0) > LARGEST:
+                raise InputError(
+                    f"a weight must be between -{LARGEST:g} and {LARGEST:g}, but is {one.weight:g} for "
+                    f"{str(one.formula)[:200]}. Make the formula hard: a '.' at its end instead of the "
+                    "weight."
+                )
         if not 0 < penalty < float("inf"):
             raise InputError(f"a penalty must be positive and finite, but is {penalty}.")
         expanded = [one for formula in formulas for one in self._expand(formula)]

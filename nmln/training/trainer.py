@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from nmln.config import Config
 from nmln.distributed import Ranks
 from nmln.files import InputError
-from nmln.potentials.base import BasePotential, ScoreError
+from nmln.potentials.base import BasePotential, ScoreError, refuse_complex
 from nmln.training.chains import Chains, Followed
 from nmln.training.method import Method
 from nmln.training.objective import Phases, accumulate_gradient, accumulate_local_gradient
@@ -25,6 +25,7 @@ from nmln.training.optimiser import (
     next_pace,
     paced,
 )
+from nmln.training.sizes import check_training
 from nmln.types import Evaluations, Values
 
 Part = TypeVar("Part")
@@ -83,6 +84,7 @@ class Trainer:
                 f"this ladder trains {self.method.trained_levels} levels, but the potential has "
                 f"{potential.levels}."
             )
+        check_training(self.space, config)
         _refuse_forbidden(potential, self.method, worlds)
         self.potential = potential
         self.average = deepcopy(potential) if config.optimiser.average else None
@@ -104,8 +106,8 @@ class Trainer:
             + 104729 * self.ranks.count
             + 1299709 * salt
         )
-        self.data_rng.manual_seed(2 * mixed)
-        chain_rng.manual_seed(2 * mixed + 1)
+        self.data_rng.manual_seed(2 * mixed % 2**64)
+        chain_rng.manual_seed((2 * mixed + 1) % 2**64)
 
     @property
     def replicas(self) -> int:
@@ -265,6 +267,7 @@ class Trainer:
 
     def restore(self, tree: dict[str, Any]) -> None:
         """Go on from a tree; on another number of processes the chains are dealt out anew."""
+        refuse_complex(tree["potential"])
         self.step_number, self.slowed = tree["step"], tree["slowed"]
         self.pace = tree["pace"].clone()
         self.potential.load_state_dict(tree["potential"])
