@@ -20,6 +20,7 @@ from nmln.cli.run import run
 from nmln.cli.sample import sample
 from nmln.cli.train import train
 from nmln.files import InputError, InterruptedRunError, LostProcessError
+from nmln.memory import is_out_of_memory
 
 app = typer.Typer(
     help="Neural Markov Logic Networks with parallel noising.",
@@ -75,7 +76,9 @@ def main() -> None:
         raise SystemExit(3) from None  # the process that started all says what happened
     except OSError as error:
         fail(explain(error))
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
         fail("this does not fit into the memory of the machine. Ask for less at a time.")
     except KeyboardInterrupt:
         fail("interrupted.", code=130)

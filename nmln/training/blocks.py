@@ -59,8 +59,8 @@ class Block:
 
     def seed(self, chain_rng: Generator, salt: int = 0) -> None:
         mixed = self.place.seed(self.config.training.seed, salt)
-        self.data_rng.manual_seed(2 * mixed)
-        chain_rng.manual_seed(2 * mixed + 1)
+        self.data_rng.manual_seed(2 * mixed % 2**64)
+        chain_rng.manual_seed((2 * mixed + 1) % 2**64)
 
     def minibatch(self, step: int) -> Values:
         """Data corrupted afresh for this step, or taken from copies that serve for an epoch."""

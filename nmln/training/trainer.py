@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from nmln.config import Config
 from nmln.distributed import Ranks
 from nmln.files import InputError
-from nmln.potentials.base import BasePotential, ScoreError
+from nmln.potentials.base import BasePotential, ScoreError, refuse_complex
 from nmln.training.blocks import Block, Place, put_gradient, take_gradient
 from nmln.training.chains import Followed
 from nmln.training.method import Method
@@ -25,6 +25,7 @@ from nmln.training.optimiser import (
     next_pace,
     paced,
 )
+from nmln.training.sizes import check_training
 from nmln.types import Evaluations, Values
 
 Part = TypeVar("Part")
@@ -87,6 +88,7 @@ class Trainer:
                 f"this ladder trains {self.method.trained_levels} levels, but the potential has "
                 f"{potential.levels}."
             )
+        check_training(self.space, config)
         _refuse_forbidden(potential, self.method, worlds)
         self.potential = potential
         self.average = deepcopy(potential) if config.optimiser.average else None
@@ -258,7 +260,12 @@ class Trainer:
         }
 
     def restore(self, tree: dict[str, Any]) -> None:
+<<<<<<< HEAD
         """Go on from a tree; a run that was dealt into other blocks is dealt out anew."""
+=======
+        """Go on from a tree; on another number of processes the chains are dealt out anew."""
+        refuse_complex(tree["potential"])
+>>>>>>> numerics
         self.step_number, self.slowed = tree["step"], tree["slowed"]
         self.pace = tree["pace"].clone()
         self.potential.load_state_dict(tree["potential"])
