@@ -200,11 +200,13 @@ def read_config(path: str | Path, preset: str | None = None) -> Config:
     except UnicodeDecodeError:
         raise InputError("this is not UTF-8 text. Is it a TOML file?", str(path)) from None
     except RecursionError:
-        raise InputError("this is nested too deeply for a configuration.", str(path)) from None
+        raise InputError(
+            "this is nested too deeply to be settings. Is it a TOML file?", str(path)
+        ) from None
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"this is not TOML: {error}.", str(path)) from None
     except ValueError:
-        raise InputError("a number in this file has thousands of digits.", str(path)) from None
+        raise InputError("this has a number with too many digits. Correct it.", str(path)) from None
     named = content.pop("preset", "small")
     if not isinstance(named, str):
         raise InputError(f"preset must be the name of one, got {named!r}.", str(path))

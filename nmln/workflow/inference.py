@@ -211,7 +211,7 @@ def _csv(answers: Answers) -> Iterator[str]:
             ["", "", ""] if one.exact else [f"{one.error:.6g}", f"{one.ess:.1f}", f"{one.rhat:.4f}"]
         )
         writer.writerow([one.text, f"{one.value:.8g}", *sampled, str(one.exact).lower()])
-    yield from text.getvalue().splitlines()
+    yield from text.getvalue().removesuffix("\n").split("\n")
 
 
 def _db(answers: Answers, command: str) -> Iterator[str]:
