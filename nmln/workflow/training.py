@@ -1,21 +1,19 @@
 """A run of training in its folder: begun, watched, kept, resumed."""
 
 import json
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
 from nmln import checkpoint
 from nmln.config import Config, configure
-from nmln.distributed import Ranks, launcher
+from nmln.distributed import Ranks
 from nmln.files import InputError, InterruptedRunError, only_one, plain, write_lines
 from nmln.model import Model
+from nmln.signals import interruption as interruption
 from nmln.training import Metrics, Return, Trainer, train
 from nmln.training.loop import Guard
 from nmln.training.pilot import steps_in
@@ -213,32 +211,3 @@ def _log(folder: Path, first: bool) -> Iterator[Callable[[dict[str, Any]], None]
             file.write(json.dumps(plain(line)) + "\n")
 
     yield write
-
-
-@contextmanager
-def interruption(alone: bool) -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C or SIGTERM was sent; a second one ends the process at once.
-
-    Of several processes none goes on when their launcher is gone: nobody could stop them any more, and
-    they would go on writing when the run is resumed.
-    """
-    asked, parent = False, launcher()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
-        # Several processes get a signal twice: from the terminal, and from their launcher.
-        if alone:
-            signal.signal(number, before[number])
-
-    before: dict[int, Any] = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, handle)
-    except ValueError:  # not in the main thread: nobody sends signals here
-        pass
-    try:
-        yield lambda: asked or (not alone and os.getppid() != parent)
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
