@@ -165,6 +165,10 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
         os.replace(temporary, target)
+    except OSError as error:  # the user knows the file, not its temporary neighbour
+        if error.filename in (None, name):
+            error.filename, error.filename2 = str(target), None
+        raise
     finally:
         os.close(handle)
         temporary.unlink(missing_ok=True)

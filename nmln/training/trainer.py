@@ -104,8 +104,8 @@ class Trainer:
             + 104729 * self.ranks.count
             + 1299709 * salt
         )
-        self.data_rng.manual_seed(2 * mixed)
-        chain_rng.manual_seed(2 * mixed + 1)
+        self.data_rng.manual_seed(2 * mixed % 2**64)
+        chain_rng.manual_seed((2 * mixed + 1) % 2**64)
 
     @property
     def replicas(self) -> int:
