@@ -1,5 +1,6 @@
 """`nmln kb`: complete knowledge bases of triples."""
 
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -140,7 +141,7 @@ def _train(job: "Job", checkpoint_seconds: float) -> None:
     if result.interrupted:
         raise InterruptedRunError(
             f"stopped after {result.epochs} epochs, and kept; the best so far is the model. Go on with: "
-            f"nmln kb train --resume {job.folder}"
+            f"nmln kb train --resume {shlex.quote(str(job.folder))}"
         )
     typer.echo(f"Next: {_next(job.folder)}")
 
