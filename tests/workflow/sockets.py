@@ -3,6 +3,7 @@
 import base64
 import os
 import pickle
+import signal
 import socket
 import struct
 import time
@@ -122,6 +123,8 @@ def poison_store(ports: Sequence[Port], key: str, bomb: Path) -> None:
         from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
         _become_nobody()
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(5)  # what is no store of torch never answers
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         for port in ports:
             with suppress(Exception):
