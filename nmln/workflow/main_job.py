@@ -18,6 +18,7 @@ from nmln import checkpoint
 from nmln.config import Config, configure, override
 from nmln.files import InputError, write_lines
 from nmln.workflow import generation, main_report, reporting, sampling, sources, training
+from nmln.workflow.generation_settings import BLOCK
 from nmln.workflow.heads import read_head
 from nmln.workflow.main_report import Outcome
 from nmln.workflow.sampling import Run, Wish
@@ -94,9 +95,10 @@ def run(folder: Path, settings: Settings, say: Say = lambda _: None) -> Outcome:
         say("generating")
         opened = sampling.open_run(folder)
         settings = settle(folder, opened, settings, 1)
-        job = sample_job(folder, opened, settings)
-        generation.work(job)
-        generation.finish(job)
+        with generation.only_sampler(sampling.place_of(opened)):
+            job = sample_job(folder, opened, settings)
+            generation.work(job)
+            generation.finish(job)
     return conclude(folder, say)
 
 
@@ -237,20 +239,20 @@ def fitting_samples(opened: Run, settings: Settings, minutes: float, processes: 
 
 
 def seconds_a_sweep(opened: Run, settings: Settings, processes: int) -> float:
-    """How long a sweep of the chains that one process has takes, here and now."""
-    chains = -(-settings.chains // processes)
+    """How long a sweep of the blocks of chains that one process has takes, here and now."""
+    blocks = -(-settings.chains // BLOCK)
+    chains = -(-settings.chains // blocks)
     rng = Generator().manual_seed(settings.seed)
     sweeps = opened.model.sample(1 + _PILOT, rng, chains=chains, burn_in=0)
     next(sweeps)  # the first one warms up
     start = time.perf_counter()
     for _ in sweeps:
         pass
-    return (time.perf_counter() - start) / _PILOT
+    each = (time.perf_counter() - start) / _PILOT
+    return each * -(-blocks // processes)
 
 
-def sample_job(
-    folder: Path, opened: Run, settings: Settings, processes: int = 1, command: str = ""
-) -> generation.Job:
+def sample_job(folder: Path, opened: Run, settings: Settings, command: str = "") -> generation.Job:
     """Sampling at all levels into the folder, begun or gone on with."""
     assert settings.samples is not None
     wish = Wish(
@@ -261,7 +263,7 @@ def sample_job(
         all_levels=True,
     )
     about = {"command": command or "nmln run", "resume": "the same command again"}
-    return sampling.begin_molecules(opened, wish, parts=processes, about=about)
+    return sampling.begin(opened, wish, about=about)
 
 
 def sample_arguments(folder: Path) -> list[str]:

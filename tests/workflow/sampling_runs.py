@@ -44,9 +44,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def begin(run: Path, name: str, **wishes: Any) -> Job:
     options = {"count": 105, "chains": 10, "burn_in": 3, "thin": 2, **wishes}  # 25 sweeps
-    parts = options.pop("parts", 1)
+    more = {one: options.pop(one) for one in ("overwrite", "part", "about") if one in options}
     opened, wish = sampling.open_run(run), sampling.Wish(**options)
-    return sampling.begin_molecules(opened, wish, run.parent / name, parts=parts)
+    return sampling.begin(opened, wish, run.parent / name, **more)
 
 
 def finished(run: Path, name: str, **wishes: Any) -> Path:
