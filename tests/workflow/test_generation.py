@@ -18,7 +18,16 @@ from nmln.cli import main
 from nmln.diagnostics import Diagnostics
 from nmln.files import InputError, InterruptedRunError, only_one
 from nmln.workflow import blocks, generation, rows, sampling
-from tests.workflow.sampling_runs import begin, files, finished, make_run, read, run, summary
+from tests.workflow.sampling_runs import (
+    begin,
+    files,
+    finished,
+    leave,
+    make_run,
+    read,
+    run,
+    summary,
+)
 
 __all__ = ["run"]  # a fixture
 
@@ -327,14 +336,6 @@ def test_a_mistake_ends_in_one_line(
     assert said.count("\n") == 1
 
 
-def leave(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int | str | None:
-    """How a command ends in this process."""
-    monkeypatch.setattr(sys, "argv", ["nmln", "sample", *map(str, arguments)])
-    with pytest.raises(SystemExit) as left:
-        main()
-    return left.value.code
-
-
 def test_a_start_that_failed_does_not_block_the_folder(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -373,7 +374,9 @@ def test_stopped_while_it_counts_it_says_how_to_go_on(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    ("sign", "samples"), [(".nmln-sampling/block-1/lock", 10**7), (".nmln-sampling/writing", 4000)], ids=["work", "count"]
+    ("sign", "samples"),
+    [(".nmln-sampling/block-1/lock", 10**7), (".nmln-sampling/writing", 4000)],
+    ids=["work", "count"],
 )
 def test_two_processes_that_are_stopped_say_one_line(
     run: Path, sign: str, samples: int, number: signal.Signals
