@@ -58,7 +58,9 @@ def sample(
         int,
         typer.Option(min=1, help="Replicas that a process draws together; few are slower."),
     ] = 50,
-    processes: Annotated[int, typer.Option(min=0, help="0: one for each core.")] = 0,
+    processes: Annotated[
+        int, typer.Option(min=0, help="0: one for each core, or one for what is not molecules.")
+    ] = 0,
     part: Annotated[
         str | None,
         typer.Option(metavar="K/N", help="Draw only the K-th of N shares, to be joined later."),
@@ -113,7 +115,8 @@ def sample(
         _join(opened, output, parts_in or [], overwrite)
         return
     chosen = None if part is None else read_part(part)
-    _draw(opened, None if resume else wish, output, chosen, processes or cores(), overwrite)
+    processes = processes or (cores() if opened.kind == "molecules" else 1)
+    _draw(opened, None if resume else wish, output, chosen, processes, overwrite)
 
 
 def _folder(run: Path | None, name: str | None) -> Path:
