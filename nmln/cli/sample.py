@@ -176,7 +176,7 @@ def work_in_processes(
     """Draw the blocks that are not done, in several processes if there are as many blocks."""
     left = any(job.sweeps_done(block) < job.settings.sweeps for block in job.blocks)
     if count > 1 and left and not job.joins:
-        start_processes(count, job.folder, arguments, again=again)
+        start_processes(count, job.folder, arguments, again, rendezvous=False)
     else:
         _work(job, list(job.blocks), shown=True)
 

@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Iterable
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,7 @@ from nmln.report.findings import Finding, findings_of
 from nmln.report.history import History, read_history, table
 from nmln.report.page import Html, Section, write_page
 from nmln.training.method import Method
+from nmln.workflow.folders import resuming
 from nmln.workflow.heads import dropped_in, read_head
 
 if TYPE_CHECKING:
@@ -58,7 +60,8 @@ class Run(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        return self.history.last("seconds") or 0.0
+        seconds = self.history.last("seconds") or 0.0
+        return seconds if isfinite(seconds) else 0.0
 
 
 def write_report(folder: Path, more: Iterable[Section] = ()) -> Report:
@@ -258,11 +261,6 @@ def repeating(config: Config, folder: Path) -> str:
                 shown = value if isinstance(value, str) else json.dumps(value)
                 words += ["--set", f"{name}.{key}={shown}"]
     return shlex.join(words)
-
-
-def resuming(folder: Path) -> str:
-    """The command that goes on with a run."""
-    return shlex.join(["nmln", "train", "--resume", str(folder)])
 
 
 def duration(seconds: float) -> str:
