@@ -23,6 +23,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = "400"  # columns, so that no message is broken into lines
+_LATER = (
+    "rich.progress", "rich.live", "rich.table", "rich.columns", "rich.panel", "networkx", "arviz",
+    "requests", "matplotlib.pyplot", "matplotlib.backends.backend_svg", "matplotlib.backends.backend_agg",
+)  # fmt: skip
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: processes that lose their parent become ours
 
 
@@ -31,15 +35,14 @@ class Fault:
     """What happens at the operation `at`, counted from 1, among those that change files in `root`.
 
     `full`: this one and all later ones that need space find the disk full. `error`: this one fails by
-    itself. `kill`: the process ends there. `copy`: nothing happens, but the state of the folder is copied
-    before every operation into `copies`, which is what a kill there would leave.
+    itself. `kill`: the process ends there. With 0 for `at` nothing happens, and all is counted.
     """
 
     root: str
     at: int = 0
     how: str = "full"
-    copies: str = ""
-    count: str = ""  # a file that takes how many operations there were, one name per line
+    count: str = ""  # a file that takes the names of all operations, one per line
+    plain_figures: bool = False  # written without being drawn
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,7 @@ def warm(settings: dict[str, str] | None = None) -> Iterator[Warm]:
             "XDG_CACHE_HOME": str(home / "cache"),
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
             "TORCH_NUM_THREADS": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
             **(settings or {}),
@@ -183,7 +187,9 @@ def import_everything() -> None:
     torch.set_num_threads(1)
     import gc
     import importlib
+    import logging
     import pkgutil
+    import warnings
 
     import nmln
     import nmln.cli
@@ -191,8 +197,12 @@ def import_everything() -> None:
     for module in pkgutil.walk_packages(nmln.__path__, "nmln."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    for name in ("rich.progress", "rich.live", "rich.table", "networkx", "matplotlib.pyplot"):
-        importlib.import_module(name)
+    logging.disable(logging.WARNING)  # one of them is talkative
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in _LATER:
+            importlib.import_module(name)
+    logging.disable(logging.NOTSET)
     weight = torch.nn.Parameter(torch.zeros(1))
     torch.optim.Adam([weight]).step(lambda: weight.sum().backward())
     gc.collect()

@@ -1,7 +1,6 @@
 """Files and finished runs that cases start from, each made once and copied for every case."""
 
 import gzip
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +31,14 @@ GRAPH = """<?xml version="1.0" encoding="utf-8"?>
 <node id="0"/><node id="1"/><node id="2"/><node id="3"/>{edges}</graph></graphml>
 """
 SAMPLING = ("--num-samples", "24", "--chains", "4", "--burn-in", "2", "--thin", "1")
+CHANGES = tuple(
+    word
+    for setting in (
+        "ladder.rates=[0.2, 0.02]", "model.layers=1", "model.hidden=8", "chains.moves=2",
+        "chains.replicas=8", "training.batch=8", "training.steps=3", "training.checkpoint_seconds=0",
+    )
+    for word in ("--set", setting)
+)  # fmt: skip
 MAIN = ("--size", "4", "--num-samples", "24", "--chains", "4", "--burn-in", "2")
 
 
@@ -153,10 +160,7 @@ def kb_run(shelf: Shelf, folder: Path) -> None:
 def main_run(shelf: Shelf, folder: Path) -> None:
     """A finished main job."""
     molecules(shelf, folder)
-    changes = {"ladder.rates": [0.2, 0.02], "model.layers": 1, "model.hidden": 8, "chains.moves": 2,
-               "chains.replicas": 8, "training.batch": 8, "training.steps": 3}  # fmt: skip
-    sets = [word for name, value in changes.items() for word in ("--set", f"{name}={json.dumps(value)}")]
-    words = ("run", "--data", "mine.smi", *MAIN, "--processes", "1", *sets, "--output", "main-run")
+    words = ("run", "--data", "mine.smi", *MAIN, "--processes", "1", *CHANGES, "--output", "main-run")
     shelf.run(folder, *words)
 
 

@@ -1,4 +1,4 @@
-"""Count what a process does to the files of a folder, and fail, end or copy at one of these operations.
+"""Count what a process does to the files of a folder, and fail or end at one of these operations.
 
 Counted are opening for writing, writing, truncating, fsync, renaming, removing and making folders. Those that
 Python reports to audit hooks are caught there, whoever calls them; writes are caught in the file objects that
@@ -10,7 +10,6 @@ import builtins
 import errno
 import io
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -66,9 +65,7 @@ class Shim:
         number = len(self.seen) + 1
         shown = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else str(path)
         self.seen.append(f"{what} {os.path.relpath(os.path.realpath(shown), self.root)}")
-        if fault.how == "copy":
-            shutil.copytree(self.root, Path(fault.copies, f"{number:05d}"), symlinks=True)
-        elif fault.how == "full" and fault.at <= number and what in _NEEDS_SPACE and fault.at:
+        if fault.how == "full" and fault.at <= number and what in _NEEDS_SPACE and fault.at:
             if half is not None and number == fault.at:
                 half()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -93,6 +90,8 @@ class Shim:
 def install(fault: Fault) -> None:
     """From now on count the operations of this process; `fault.count` gets their list at the end."""
     shim = Shim(fault)
+    if fault.plain_figures:
+        _draw_nothing()
     _wrap_opening(shim)
     _wrap_functions(shim)
     sys.addaudithook(shim.hook)
@@ -150,6 +149,21 @@ def _wrap_opening(shim: Shim) -> None:
     for module in list(sys.modules.values()):
         if module is not None and getattr(module, "__dict__", {}).get("open") is opened:
             module.open = opening  # pyright: ignore
+
+
+def _draw_nothing() -> None:
+    """Figures are written, but not drawn, which takes seconds."""
+    from matplotlib.figure import Figure
+
+    def save(figure: Any, target: Any, **options: Any) -> None:
+        content = b"<svg xmlns='http://www.w3.org/2000/svg'></svg>\n"
+        if isinstance(target, io.TextIOBase):
+            target.write(content.decode())
+            return
+        with open(target, "wb") as file:
+            file.write(content)
+
+    Figure.savefig = save
 
 
 def _half(content: Any) -> bytes:
