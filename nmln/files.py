@@ -15,10 +15,25 @@ if sys.platform != "win32":
     import fcntl
 
 _PARTIAL = ".partial"  # what the name of a file ends in while it is being written
+LONGEST = 2**24
+"""Bytes or characters of one line of a text file; a longer one would only fill the memory."""
+
+
+# What ends a line, moves the cursor or turns the direction of writing on some terminal.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_MOST_TOLD = 2_000  # characters of a message; names in received files have any length
+
+
+def one_line(text: str) -> str:
+    """A text for a message: control characters escaped, the middle of a very long one left out."""
+    told = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    if len(told) > _MOST_TOLD:
+        told = f"{told[: _MOST_TOLD // 2]} […] {told[-_MOST_TOLD // 2 :]}"
+    return told
 
 
 class InputError(ValueError):
-    """What the user gave cannot be used; the message says where, what and the cure.
+    """What the user gave cannot be used; the message says where, what and the cure, in one line.
 
     `source`, `line` and `column` (counted from 1) are set where the input came from a file,
     `index` where one item of a sequence is to blame, `token` where one name in it is.
@@ -33,7 +48,9 @@ class InputError(ValueError):
         index: int | None = None,
         token: str | None = None,
     ) -> None:
-        place = ":".join(str(part) for part in (source, line, column) if part is not None)
+        message = one_line(message)
+        named = None if source is None else one_line(source)
+        place = ":".join(str(part) for part in (named, line, column) if part is not None)
         super().__init__(f"{place}: {message}" if place else message)
         self.message, self.source, self.line, self.column = message, source, line, column
         self.index, self.token = index, token
@@ -61,7 +78,9 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     check_readable(path)
     try:
         with open(path, "rb") as file:
-            for number, raw in enumerate(file, 1):
+            for number, raw in enumerate(iter(lambda: file.readline(LONGEST + 1), b""), 1):
+                if len(raw) > LONGEST:
+                    raise endless(path, number)
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
@@ -111,10 +130,14 @@ def open_regular(path: str | Path, mode: str = "rb") -> IO[bytes]:
 
 def check_readable(path: str | Path) -> None:
     """Refuse a pipe, socket or device that a user names as a file: reading it may never end."""
-    with suppress(FileNotFoundError, NotADirectoryError):
+    try:
         mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise irregular(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except ValueError:  # a zero byte, or half a character
+        raise InputError(f"{str(path)!r} cannot be the name of a file. Check the path.") from None
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise irregular(path)
 
 
 def refuse_links(folder: str | Path) -> None:
@@ -142,7 +165,20 @@ def linked(path: str | Path) -> InputError:
 
 
 def irregular(path: str | Path) -> InputError:
-    return InputError("this is not a regular file. Give a file on disk.", str(path))
+    return InputError(
+        "this is not a regular file but a pipe, socket or device. Write its content to a file and name "
+        "that.",
+        str(path),
+    )
+
+
+def endless(path: str | Path, line: int) -> InputError:
+    return InputError(
+        f"this line has more than {LONGEST:,} characters: this is not a text file of records, one per "
+        "line. Give a text file.",
+        str(path),
+        line,
+    )
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
@@ -154,7 +190,13 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(target)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=_PARTIAL)
+    try:
+        handle, name = tempfile.mkstemp(
+            dir=target.parent, prefix=f".{target.name}.", suffix=_PARTIAL
+        )
+    except OSError as error:
+        error.filename = str(target)
+        raise
     temporary = Path(name)
     try:
         _try_lock(handle)  # a sign to other writers that this one is alive
@@ -165,6 +207,10 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
         os.replace(temporary, target)
+    except OSError as error:
+        if error.filename in (name, temporary):  # messages name the file that the user knows
+            error.filename, error.filename2 = str(target), None
+        raise
     finally:
         os.close(handle)
         temporary.unlink(missing_ok=True)

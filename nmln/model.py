@@ -21,7 +21,7 @@ from nmln.kernels.defaults import kernel_named
 from nmln.logic import WeightedFormula
 from nmln.noise import uniform
 from nmln.partition import ScaledPotential
-from nmln.potentials.base import BasePotential
+from nmln.potentials.base import BasePotential, refuse_complex
 from nmln.potentials.bounded import BoundedPotential
 from nmln.potentials.formula import FormulaPotential
 from nmln.potentials.fragment import DeepSetPotential, FragmentPotential
@@ -37,6 +37,7 @@ from nmln.training import Metrics, Return, Trainer, train
 from nmln.training.method import Method
 from nmln.training.optimiser import by_level
 from nmln.training.pilot import steps_in
+from nmln.training.sizes import check_model, check_training
 from nmln.types import Sweep
 
 Report = Callable[[Metrics | Return], None]
@@ -79,6 +80,7 @@ class Model:
         if not len(worlds):
             raise InputError("there are no worlds to train on.")
         method = Method.of(config.ladder)
+        check_training(space, config)
         potential = _learned(space, method.trained_levels, config, formulas)
         if config.optimiser.common:
             _make_alike(potential)
@@ -267,6 +269,7 @@ class Model:
 
     def take(self, tensors: Mapping[str, Tensor], source: str) -> None:
         """Take over saved parameters, if they are those of this model."""
+        refuse_complex(tensors, source)
         try:
             self.potential.load_state_dict(tensors)
         except (RuntimeError, KeyError, TypeError, AttributeError):
@@ -310,6 +313,7 @@ def _learned(
     space: Space, levels: int, config: Config, formulas: Sequence[WeightedFormula]
 ) -> TotalPotential:
     """The part of the potential that has parameters."""
+    check_model(space, levels, config.model)
     parts: list[BasePotential] = [
         _network(space, levels, config.model, config.model.seed + number)
         for number in range(_networks(config.model))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from nmln.report.page import Html, Section, write_page
 from nmln.workflow import main_job
 from tests.browser import Browser, find, running
 from tests.workflow.main_jobs import small, write_molecules
@@ -72,6 +73,26 @@ def test_the_page_fits_the_screen_in_light_and_dark(
     assert (paper > ink) == (scheme == "light")
     card = browser.tell("getComputedStyle(document.querySelector('.molecule svg')).backgroundColor")
     assert card == "rgb(255, 255, 255)", "molecules are drawn on white"
+
+
+HARM = """<script>document.title = 'taken'</script>
+<img src='http://example.org/x.png' onerror="document.title = 'taken'">
+<iframe src='http://example.org/'></iframe>
+<style>p { background: url(http://example.org/y.png) }</style>
+<form action='http://example.org/'><button>x</button></form>"""
+
+
+def test_what_slips_through_the_escaping_does_nothing(browser: Browser, tmp_path: Path) -> None:
+    path = write_page(tmp_path / "page.html", "kept", [Section("x", Html(HARM))])
+    seen = browser.open(path)
+    assert browser.tell("document.title") == "kept"
+    assert (
+        browser.tell("document.querySelectorAll('script, img, iframe').length") == 3
+    )  # it slipped
+    assert any("Content Security Policy" in one for one in seen.errors)
+    assert not any("NAME_NOT_RESOLVED" in one for one in seen.errors)
+    browser.tell("document.querySelector('button').click()")
+    assert browser.tell("location.href") == path.resolve().as_uri()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nmln.files import InputError
+from nmln.signals import PRIVATE_FOLDER
 
 if TYPE_CHECKING:
     from nmln.molecules.tally import Dropped
@@ -62,16 +63,24 @@ def told_dropped(dropped: "Sequence[Dropped]") -> str:
     return f"{lines:,} line{'s' if lines > 1 else ''} left out: {shown}{more}."
 
 
+_SILENT = "silent"  # in a private folder: from now on only the launcher speaks
+
+
 def _first_to_say(message: str) -> bool:
     """Whether none of several processes has said this yet.
 
-    Their launcher gives each a folder, side by side: who makes a mark there first may speak. So what
-    happens to one process is told by that one, and what happens to all of them is told once.
+    Their launcher gives them a folder: the first to make a mark there may speak. So what happens to one
+    process is told by that one, and what happens to all of them is told once.
     """
-    own = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if not own:
+    if private := os.environ.get(PRIVATE_FOLDER):
+        folder = Path(private)
+    elif error_file := os.environ.get("TORCHELASTIC_ERROR_FILE"):  # torchrun: a folder for each
+        folder = Path(error_file).parent.parent
+    else:
         return True
-    mark = Path(own).parent.with_name(f"said-{hashlib.sha256(message.encode()).hexdigest()}")
+    if (folder / _SILENT).exists():
+        return False
+    mark = folder / f"said-{hashlib.sha256(message.encode()).hexdigest()}"
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:
@@ -79,6 +88,16 @@ def _first_to_say(message: str) -> bool:
     except OSError:  # rather twice than never
         return True
     return True
+
+
+def silence_processes(private: Path) -> None:
+    """Let the processes that share a folder end without a word."""
+    (private / _SILENT).touch()
+
+
+def something_said(private: Path) -> bool:
+    """Whether one of the processes that share a folder has told the user something."""
+    return any(private.glob("said-*"))
 
 
 @contextmanager

@@ -182,7 +182,8 @@ def _generate(folder: Path, settings: "Settings", count: int) -> None:
     if count == 1:
         app([*words, "--processes", "1"], prog_name="nmln", standalone_mode=False)
         return
-    start_processes(count, folder, words)
+    again = shlex.join(["nmln", *words])
+    start_processes(count, folder, words, again, rendezvous=False)
     generation.finish(job, count)
 
 

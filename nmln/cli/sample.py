@@ -142,7 +142,7 @@ def _molecules(
     with stoppable(again):
         with only_one(job.lock, "sampling"):
             if count > 1:
-                start_processes(count, folder, again=again)
+                start_processes(count, folder, again=again, rendezvous=False)
             else:
                 _work(job, list(range(job.settings.parts)), shown=True)
         found = generation.finish(job, count)

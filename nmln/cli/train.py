@@ -99,8 +99,9 @@ def _settings(config: Path | None, preset: str | None, flags: dict[str, Any]) ->
 
 
 def _processes(config: "Config") -> int:
-    """How many processes a run gets: as it says, or one for each core."""
+    """How many processes a run gets: as it says, or one for each core; no more than it has blocks."""
     wanted = config.training.processes or cores()
+    wanted = min(wanted, config.training.blocks or wanted)
     return min(wanted, config.chains.replicas, config.training.batch)
 
 

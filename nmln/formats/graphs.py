@@ -6,19 +6,69 @@ is no edge. A graph without edge attributes has the Boolean predicate `edge`.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+from xml.parsers import expat
 
 import networkx as nx
 import torch
 from jaxtyping import Integer
 from torch import Tensor
 
-from nmln.files import InputError
+from nmln.files import InputError, check_readable
 from nmln.language import NONE, Attribute, Language, predicate
 from nmln.logic import GroundAtom
 from nmln.space import Space
 from nmln.worlds import from_atoms, true_atoms
 
 NODE, EDGE = "node", "edge"
+_DEEPEST = 100  # elements inside each other
+
+
+def read_graphml(path: str | Path) -> nx.Graph:
+    """The graph in a GraphML file.
+
+    A file that declares entities, which can unfold to any size or name other files, is refused before
+    it is read.
+    """
+    check_readable(path)
+    try:
+        _refuse_entities(Path(path))
+        return nx.read_graphml(path)
+    except (InputError, OSError):
+        raise
+    except MemoryError:
+        raise InputError("this graph does not fit into memory.", str(path)) from None
+    except Exception as error:  # networkx raises whatever it runs into
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"this is not GraphML: {reason[:200]}.", str(path)) from None
+
+
+def _refuse_entities(path: Path) -> None:
+    """Look through a file once, in constant memory, for what makes a small file large."""
+    parser, depth = expat.ParserCreate(), 0
+
+    def refuse(*_: object) -> NoReturn:
+        raise InputError(
+            "this file declares XML entities, which graphs do not need. Remove its <!ENTITY ...> "
+            "declarations.",
+            str(path),
+        )
+
+    def start(*_: object) -> None:
+        nonlocal depth
+        depth += 1
+        if depth > _DEEPEST:
+            raise InputError(f"elements are nested more than {_DEEPEST} deep.", str(path))
+
+    def end(*_: object) -> None:
+        nonlocal depth
+        depth -= 1
+
+    parser.EntityDeclHandler = refuse
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    with open(path, "rb") as file:
+        parser.ParseFile(file)
 
 
 def from_networkx(

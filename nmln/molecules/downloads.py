@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import pooch
 
-from nmln.files import InputError, only_one, write_atomically, write_lines
+from nmln.files import InputError, check_readable, only_one, write_atomically, write_lines
 from nmln.molecules.chemistry import Refusal
 from nmln.molecules.resuming import InterruptedDownloadError, Resuming, UnreachableError
 from nmln.molecules.smiles_files import Watch, parse_stream, stream_smiles
@@ -46,6 +46,20 @@ class Source:
     @property
     def file(self) -> str:
         return Path(urlsplit(self.url).path).name
+
+    @property
+    def least(self) -> int:
+        """Bytes that a file must have where no hash vouches for it."""
+        return self.megabytes * 10**5
+
+    @property
+    def most(self) -> int:
+        """Bytes that are taken from a server: later versions of a set are larger, but not this much."""
+        return (4 * self.megabytes + 100) * 10**6
+
+    @property
+    def most_unpacked(self) -> int:
+        return 20 * self.most
 
 
 # The hash of MOSES is the one that its own repository keeps for Git LFS. ChEMBL publishes
@@ -145,6 +159,7 @@ def fetch(
     time fetches a file; another one is refused.
     """
     path = cache_folder() / source.file
+    check_readable(path)
     expected = _checked_form(sha256) or _recorded(path) or source.sha256
     if not path.exists():
         with only_one(path.with_name(f".{path.name}.lock"), f"fetching {path.name}"):
@@ -162,10 +177,10 @@ def fetch(
             "again, or give --sha256 if it is the right one.",
             str(path),
         )
-    if expected is None and (flaw := _flaw(path, source.column, watch)):
+    if expected is None and (flaw := _flaw(path, source, watch)):
         raise InputError(
-            f"this is not the official file: {flaw}. Move it away to have that one fetched, or put "
-            "it there by hand.",
+            f"this is not the official file: {flaw}. Move it away to have that one fetched, or give "
+            "--sha256 if it is the right one.",
             str(path),
         )
     _record(path, found)
@@ -184,6 +199,7 @@ def select(
     there, or was there last.
     """
     raw = cache_folder() / source.file
+    check_readable(raw)
     path = raw.parent / f"{source.name}_{size}.smi.gz"
     start = time.monotonic()
     recorded = _recorded(raw)
@@ -269,7 +285,7 @@ def _download(
     """Put the file of an address at `path`, once its hash or else its content is as it must be."""
     unchecked = path.with_name(f"unchecked-{path.name}")  # stays if the check is cut off
     _forget_damaged_version(path)
-    downloader = Resuming(path, expected, watch, attempts)
+    downloader = Resuming(path, expected, source.most, watch, attempts)
     pooch.get_logger().setLevel(logging.WARNING)  # it would print; the command line does
     try:
         pooch.retrieve(
@@ -293,7 +309,7 @@ def _download(
             f"at {path} by hand (or name a folder of such files, {MIRROR}=https://…), and run the "
             "command again."
         ) from None
-    if expected is None and (flaw := _flaw(unchecked, source.column, watch)):
+    if expected is None and (flaw := _flaw(unchecked, source, watch)):
         unchecked.unlink()
         raise InputError(
             f"what came from {address} is not the official file: {flaw}. Nothing was kept: try again "
@@ -311,11 +327,14 @@ def _forget_damaged_version(path: Path) -> None:
             version.unlink()
 
 
-def _flaw(path: Path, column: str, watch: Watch | None) -> str | None:
-    """Why a file is not a whole table with this column; None if it is one. Reads all of it."""
+def _flaw(path: Path, source: Source, watch: Watch | None) -> str | None:
+    """Why a file is not the whole table of a source; None if it is one. Reads all of it."""
+    column, size = source.column, path.stat().st_size
     begins = f"it begins with {_one_line(_first_line(path), 60)!r}"
     try:
-        rows = sum(1 for _ in stream_smiles(path, table=True, watch=watch))
+        rows = sum(
+            1 for _ in stream_smiles(path, table=True, watch=watch, most=source.most_unpacked)
+        )
     except InputError as error:
         return f"{error.message.split('. ')[0]} ({begins})"
     except csv.Error as error:
@@ -323,7 +342,11 @@ def _flaw(path: Path, column: str, watch: Watch | None) -> str | None:
     if not rows:
         return "it is empty, or has nothing below its header"
     cells = (cell.strip('" \r\n').lower() for cell in re.split("[,;\t]", _first_line(path)))
-    return None if column in cells else f"it has no column {column} ({begins})"
+    if column not in cells:
+        return f"it has no column {column} ({begins})"
+    if size < source.least:
+        return f"it has {size:,} bytes, but the official file has about {source.megabytes} MB"
+    return None
 
 
 def _first_line(path: Path) -> str:

@@ -1,19 +1,27 @@
-"""A downloader for pooch that goes on where the last attempt stopped."""
+"""A downloader for pooch that goes on where the last attempt stopped.
+
+It asks over https only, follows no redirect to anything less, and takes no more bytes than it is told to
+expect. Plain http is for servers on this machine (127.0.0.1, ::1, localhost), which no other machine can
+pretend to be.
+"""
 
 import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urljoin, urlsplit
 
 import pooch
 
+from nmln.files import open_regular
 from nmln.molecules.smiles_files import Watch
 
 if TYPE_CHECKING:
     import requests
 
 _CHUNK = 1 << 14  # what an interruption may cost
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _SECONDS = 30  # without a byte, after which a connection counts as broken
 
 
@@ -32,11 +40,13 @@ class Resuming:
     A further attempt, in this process or another, asks for the bytes that are missing. The server
     is told which version they belong to (If-Range); if it has another one, or knows no ranges, the
     file is begun anew. Bytes are kept as they travel: no unpacking on the way. Without a hash to
-    expect, only a version that the server names can be resumed.
+    expect, only a version that the server names can be resumed. A file of more than `most` bytes is
+    refused by the length that the server tells, and at the latest when they have come.
     """
 
     target: Path
     expected: str | None
+    most: int
     watch: Watch | None = None
     attempts: int = 3
     pause: float = 1.0
@@ -46,6 +56,7 @@ class Resuming:
         import requests
         from urllib3.exceptions import HTTPError
 
+        check_address(url)
         part = Path(f"{self.target}.part")
         for attempt in range(self.attempts):
             size = _size(part)
@@ -86,25 +97,73 @@ class Resuming:
             self._go_on(url, part)
 
     def _ask(self, url: str, start: int, tag: str | None) -> "requests.Response":
-        import requests
-
         headers = {"Accept-Encoding": "identity"}
         if start:
             headers |= {"Range": f"bytes={start}-"} | ({"If-Range": tag} if tag else {})
-        return requests.get(url, headers=headers, stream=True, timeout=_SECONDS)
+        with _session() as session:
+            return session.get(url, headers=headers, stream=True, timeout=_SECONDS)
 
     def _write(self, part: Path, response: "requests.Response", begin: int) -> None:
         length = response.headers.get("Content-Length", "")
         total = begin + int(length) if length.isdecimal() else None
         done = begin
-        with open(part, "ab" if begin else "wb") as file:
+        if total is not None and total > self.most:
+            raise self._too_large(part, f"{total:,} bytes")
+        with open_regular(part, "ab" if begin else "wb") as file:
             for chunk in response.raw.stream(_CHUNK, decode_content=False):
-                file.write(chunk)
                 done += len(chunk)
+                if done > self.most:
+                    raise self._too_large(part, f"{done:,} bytes and more")
+                file.write(chunk)
                 if self.watch is not None:
                     self.watch(done, total)
         if total is not None and done < total:
             raise ConnectionError(f"{total - done:,} bytes are missing")
+
+    def _too_large(self, part: Path, size: str) -> UnreachableError:
+        """What is not the file is not kept either."""
+        part.unlink(missing_ok=True)
+        _tag(part).unlink(missing_ok=True)
+        return UnreachableError(f"it has {size}, but at most {self.most:,} are expected")
+
+
+def check_address(url: str, before: str | None = None) -> None:
+    """Refuse an address that others can listen to or answer for; `before` redirects to it.
+
+    What is no address at all is left to the request, which says so.
+    """
+    try:
+        scheme, host = urlsplit(url).scheme.lower(), urlsplit(url).hostname
+    except ValueError:
+        return
+    if scheme != "http":
+        return
+    if before is not None and urlsplit(before).scheme.lower() == "https":
+        raise UnreachableError(f"it redirects from https to {url}, which is not protected")
+    if host not in _LOOPBACK:
+        raise UnreachableError(
+            "http is not protected against changes on the way; give an https address"
+        )
+
+
+def _session() -> "requests.Session":
+    import requests
+
+    class Checked(requests.Session):
+        """Looks at every redirect before it is followed."""
+
+        def get_redirect_target(self, resp: requests.Response) -> str | None:
+            target = super().get_redirect_target(resp)
+            if target is None:
+                return None
+            try:
+                check_address(urljoin(resp.url, target), before=resp.url)
+            except (UnreachableError, ValueError):
+                resp.close()
+                raise
+            return target
+
+    return Checked()
 
 
 def _begins(response: "requests.Response") -> int:

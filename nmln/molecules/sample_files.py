@@ -11,7 +11,6 @@ What lines and tables may look like is the business of `smiles_files`. Files are
 grows with the different molecules only.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from nmln import checkpoint
 from nmln.evaluation import Counts, Tally
 from nmln.files import InputError
 from nmln.molecules.chemistry import STATUSES, Molecule, Refusal, parse_all
@@ -327,10 +327,7 @@ def _told_attempts(path: Path) -> int | None:
     beside = path.with_name("sampling.json")
     if not re.match(r"counts(-\d+)?\.csv", path.name) or not beside.is_file():
         return None
-    try:
-        told = json.loads(beside.read_text(encoding="utf-8")).get("attempts")
-    except (ValueError, AttributeError):
-        raise InputError("this is not the JSON that nmln sample writes.", str(beside)) from None
+    told = checkpoint.read_json(beside).get("attempts")
     if isinstance(told, int) and told > MOST:
         raise InputError(
             f"this tells of more than {MOST:,} attempts. Remove it, or correct it.", str(beside)

@@ -15,7 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from nmln.files import InputError
+from nmln.files import LONGEST, InputError, check_readable, endless
 from nmln.molecules.chemistry import PARCEL, Molecule, Refusal, parse_all, start_workers
 
 SUFFIXES = (".smi", ".smi.gz", ".csv", ".csv.gz")
@@ -30,6 +30,10 @@ _CONTROL = re.compile("[\0-\x08\x0e-\x1f]")
 _CURE = "Name the one with the molecules smiles."
 _SHOWN, _LONGEST = 20, 40  # columns in a message, and letters of each
 _PARCELS = 16  # on their way to the workers at a time, which bounds the memory
+_LARGE, _RATIO = (
+    10**9,
+    500,
+)  # characters that a file may unpack to: so many, or so many times its size
 _WORTH = 16  # parcels a worker below which it takes longer to start than to do without
 
 
@@ -44,8 +48,9 @@ def stream_smiles(
     watch: Watch | None = None,
     column: str | None = None,
     cure: str = _CURE,
+    most: int | None = None,
 ) -> Iterator[tuple[int, str]]:
-    """The numbered SMILES of a file, one at a time.
+    """The numbered SMILES of a file, one at a time; `most` bounds the file as in `stream_lines`.
 
     A `.smi` line may have a name after white space; lines that begin with `#` are skipped. A `.csv`
     file is a `table`, see `stream_table`. Blank lines are skipped.
@@ -60,8 +65,8 @@ def stream_smiles(
             )
         table = ".csv" in name[-7:]
     if table:
-        return _cells(path, watch, column, cure)
-    return _first_words(stream_lines(path, watch))
+        return _cells(path, watch, column, cure, most)
+    return _first_words(stream_lines(path, watch, most))
 
 
 class Table(NamedTuple):
@@ -76,7 +81,11 @@ class Table(NamedTuple):
 
 
 def stream_table(
-    path: str | Path, column: str | None = None, watch: Watch | None = None, cure: str = _CURE
+    path: str | Path,
+    column: str | None = None,
+    watch: Watch | None = None,
+    cure: str = _CURE,
+    most: int | None = None,
 ) -> Table:
     """A file of cells that are parted by commas, tabs or semicolons.
 
@@ -84,7 +93,7 @@ def stream_table(
     that has it in it); without a header they are in the first. Blank lines are skipped, and so are
     lines that begin with `#` above the header. A `cure` says what to do where there is no such column.
     """
-    lines, source = stream_lines(path, watch), str(path)
+    lines, source = stream_lines(path, watch, most), str(path)
     wanted = None if column is None else column.strip().lower()
     for number, line in enumerate(lines, 1):
         if line.strip() and not _is_comment(line, wanted):
@@ -131,9 +140,16 @@ def _numbered(
 # Lines of text.
 
 
-def stream_lines(path: str | Path, watch: Watch | None = None) -> Iterator[str]:
-    """The lines of a text file, each with its line end, which is that of Unix whatever the file has."""
-    number, path = 0, Path(path)
+def stream_lines(
+    path: str | Path, watch: Watch | None = None, most: int | None = None
+) -> Iterator[str]:
+    """The lines of a text file, each with its line end, which is that of Unix whatever the file has.
+
+    A file that unpacks to more than `most` characters is refused; without a limit, one that unpacks to
+    over 1 GB and over 500 times its size.
+    """
+    number, read, path = 0, 0, Path(path)
+    check_readable(path)
     try:
         with open(path, "rb") as raw, _unpacked(raw, path) as stream:
             total = path.stat().st_size
@@ -141,7 +157,17 @@ def stream_lines(path: str | Path, watch: Watch | None = None) -> Iterator[str]:
             encoding = "utf-16" if head in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
             errors = "strict" if encoding == "utf-16" else "surrogateescape"
             text = io.TextIOWrapper(stream, encoding, errors)  # type: ignore[arg-type]
-            for number, line in enumerate(text, 1):
+            most = most or max(_LARGE, _RATIO * total)
+            for number, line in enumerate(iter(lambda: text.readline(LONGEST + 1), ""), 1):
+                read += len(line)
+                if len(line) > LONGEST:
+                    raise endless(path, number)
+                if read > most:
+                    raise InputError(
+                        f"this unpacks to more than {most:,} characters out of {total:,} bytes, which "
+                        "is too much for a list of molecules. Fetch or pack it again.",
+                        str(path),
+                    )
                 if watch is not None and number % PARCEL == 0:
                     watch(raw.tell(), total)
                 if "\0" in line or not line.isascii():
@@ -221,10 +247,10 @@ class _Layout(NamedTuple):
 
 
 def _cells(
-    path: str | Path, watch: Watch | None, column: str | None, cure: str
+    path: str | Path, watch: Watch | None, column: str | None, cure: str, most: int | None
 ) -> Iterator[tuple[int, str]]:
     """The cells with the SMILES of all rows that have anything in them."""
-    table = stream_table(path, column, watch, cure)
+    table = stream_table(path, column, watch, cure, most)
     for number, row in table.rows:
         if any(row):
             yield number, row[table.column].strip() if table.column < len(row) else ""

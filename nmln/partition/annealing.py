@@ -250,7 +250,7 @@ def _agreed(potential: BasePotential, kernel: Kernel, evidence: Evidence | None)
 
 def _log_count(evidence: Evidence) -> float:
     """The log of the number of worlds that the evidence allows, which may be astronomical."""
-    return float(evidence.counts.double().log().sum())
+    return evidence.log_number_of_worlds
 
 
 def _possible_share(

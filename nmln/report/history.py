@@ -71,11 +71,11 @@ def read_history(path: str | Path) -> History:
             continue
         try:
             content = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also of numbers with very many digits
             broken = InputError(f"this is not JSON: {error}.", str(path), number)
             continue
         step = content.get("step") if isinstance(content, dict) else None
-        if not isinstance(step, int) or isinstance(step, bool):
+        if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**63:
             raise InputError(
                 "a line of metrics needs a whole number as its step.", str(path), number
             )
@@ -117,6 +117,8 @@ def _number(value: object) -> float | None:
         return nan
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
+    if isinstance(value, int) and value.bit_length() > 1000:  # more than floats hold
+        return nan
     return float(value) if isfinite(value) else nan
 
 

@@ -331,7 +331,7 @@ def _table(found: Sequence[tuple[str, Evaluation]]) -> list[str]:
                 one.train.at(rank), one.new.at(rank),
             )  # fmt: skip
             table.writerow((name, rank, *(f"{cell:.6g}" for cell in cells)))
-    return text.getvalue().splitlines()
+    return text.getvalue().removesuffix("\n").split("\n")
 
 
 def _as_json(measured: Measured | None) -> dict[str, Any] | None:

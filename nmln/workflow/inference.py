@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nmln.counting import told_worlds
 from nmln.evidence import Evidence, VirtualEvidence
 from nmln.files import InputError, plain, write_lines
 from nmln.formats.db import Facts, Known, infer_domain, read_known
@@ -47,10 +48,9 @@ class Posed:
     def __str__(self) -> str:
         evidence = self.conditional.evidence
         free = int(evidence.free.sum())
-        worlds = evidence.number_of_worlds
-        many = f"{worlds:,}" if worlds < 10**9 else f"about 10^{len(str(worlds)) - 1}"
         closed = f" Closed: {', '.join(self.closed)}." if self.closed else ""
         grounded = f", {self.groundings:,} groundings of formulas" if self.groundings else ""
+        many = told_worlds(evidence.counts)
         return f"{self.space.measure}{grounded}; {free:,} groups are free, {many} worlds.{closed}"
 
 
@@ -211,7 +211,7 @@ def _csv(answers: Answers) -> Iterator[str]:
             ["", "", ""] if one.exact else [f"{one.error:.6g}", f"{one.ess:.1f}", f"{one.rhat:.4f}"]
         )
         writer.writerow([one.text, f"{one.value:.8g}", *sampled, str(one.exact).lower()])
-    yield from text.getvalue().splitlines()
+    yield from text.getvalue().removesuffix("\n").split("\n")
 
 
 def _db(answers: Answers, command: str) -> Iterator[str]:

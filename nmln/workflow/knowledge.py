@@ -292,4 +292,4 @@ def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[dict[str, obje
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_lines(path, text.getvalue().splitlines())
+    write_lines(path, text.getvalue().removesuffix("\n").split("\n"))

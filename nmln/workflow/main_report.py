@@ -184,4 +184,4 @@ def _table(levels: tuple[Level, ...]) -> list[str]:
             f"{found.coverage_test.value:.6g}", f"{found.coverage_train.value:.6g}",
             one.rank, *cells(one.recall), f"{found.train.at(one.rank):.6g}",
         ))  # fmt: skip
-    return text.getvalue().splitlines()
+    return text.getvalue().removesuffix("\n").split("\n")

@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Iterable
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,7 +59,8 @@ class Run(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        return self.history.last("seconds") or 0.0
+        seconds = self.history.last("seconds") or 0.0
+        return seconds if isfinite(seconds) else 0.0
 
 
 def write_report(folder: Path, more: Iterable[Section] = ()) -> Report:

@@ -12,9 +12,9 @@ from jaxtyping import Integer
 from torch import Tensor
 
 from nmln.config import DataConfig
-from nmln.files import InputError, write_atomically, write_lines
+from nmln.files import InputError, check_readable, write_atomically, write_lines
 from nmln.formats.db import encode_facts, infer_domain, infer_language, read_facts, write_db
-from nmln.formats.graphs import from_networkx, to_networkx
+from nmln.formats.graphs import from_networkx, read_graphml, to_networkx
 from nmln.formats.mln import Program, read_mln
 from nmln.logic import WeightedFormula
 from nmln.molecules.datasets import Dropped, split
@@ -77,16 +77,26 @@ def load(config: DataConfig) -> Source:
 
 
 def located(config: DataConfig) -> DataConfig:
-    """The same data by their full path, so that a run finds them again from anywhere."""
+    """The data of a new run by their full path, so that it finds them again from anywhere.
+
+    Refuses what earlier versions ignored: a language for data that bring their own.
+    """
+    if config.language is not None and (kind := kind_of(config.source)) != "db":
+        raise InputError(
+            f"a language (--language) is for .db and .nl files, but {kind} bring their own. Leave it "
+            "out.",
+            config.source,
+        )
 
     def full(name: str | None) -> str | None:
-        return str(Path(name).resolve()) if name is not None and Path(name).exists() else name
+        return str(Path(name).resolve()) if name and Path(name).exists() else name
 
     return replace(config, source=full(config.source) or "", language=full(config.language))
 
 
 def kind_of(source: str) -> Kind:
     """What a source is, by its name."""
+    check_readable(source)
     if not source.strip():
         raise InputError(
             "no data are named. Name a file, a folder of graphs or a set of molecules."
@@ -112,14 +122,11 @@ def read_graphs(path: Path) -> list[nx.Graph]:
     files = sorted(path.glob("*.graphml")) if path.is_dir() else [path]
     if not files:
         raise InputError("there is no .graphml file in this folder.", str(path))
+    for file in files:
+        check_readable(file)
     graphs = []
     for file in files:
-        try:
-            graph = nx.read_graphml(file)
-        except FileNotFoundError:
-            raise
-        except Exception as error:
-            raise InputError(f"this is not GraphML: {error}.", str(file)) from None
+        graph = read_graphml(file)
         graphs.append(nx.DiGraph(graph) if graph.is_directed() else nx.Graph(graph))
     sizes = sorted({len(graph) for graph in graphs})
     if len(sizes) > 1:

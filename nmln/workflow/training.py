@@ -1,21 +1,19 @@
 """A run of training in its folder: begun, watched, kept, resumed."""
 
 import json
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
 from nmln import checkpoint
 from nmln.config import Config, configure
-from nmln.distributed import Ranks, launcher
+from nmln.distributed import Ranks
 from nmln.files import InputError, InterruptedRunError, only_one, plain, write_lines
 from nmln.model import Model
+from nmln.signals import interruption as interruption
 from nmln.training import Metrics, Return, Trainer, train
 from nmln.training.loop import Guard
 from nmln.training.pilot import steps_in
@@ -70,6 +68,10 @@ def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> Job:
     """A new run; refuses a folder that holds one already."""
     ranks = ranks or Ranks()
     check_new(folder)
+    blocks = max(
+        config.training.blocks, ranks.count
+    )  # recorded: later, any number of processes does
+    config = replace(config, training=replace(config.training, blocks=blocks))
     config = replace(config, data=sources.located(config.data))
     source = sources.load(config.data)
     worlds = sources.pick(source.worlds, source.train)
@@ -138,7 +140,7 @@ def _run(job: Job, watcher: Watcher) -> Model:
             now = time.perf_counter()
             told = {}
             if event.step % _QUALITY_EVERY == 0 or event.step == training.steps:
-                told = quality.measure(trainer.values[-1])
+                told = quality.measure(trainer.blocks[0].chains.values[-1])
                 if len(held_out) and job.config.chains.weighted:  # else log Z lags with the chains
                     told["held_out"] = float(trainer.log_likelihood(held_out)[-1])
             seconds = job.seconds_before + now - start
@@ -209,32 +211,3 @@ def _log(folder: Path, first: bool) -> Iterator[Callable[[dict[str, Any]], None]
             file.write(json.dumps(plain(line)) + "\n")
 
     yield write
-
-
-@contextmanager
-def interruption(alone: bool) -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C or SIGTERM was sent; a second one ends the process at once.
-
-    Of several processes none goes on when their launcher is gone: nobody could stop them any more, and
-    they would go on writing when the run is resumed.
-    """
-    asked, parent = False, launcher()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
-        # Several processes get a signal twice: from the terminal, and from their launcher.
-        if alone:
-            signal.signal(number, before[number])
-
-    before: dict[int, Any] = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, handle)
-    except ValueError:  # not in the main thread: nobody sends signals here
-        pass
-    try:
-        yield lambda: asked or (not alone and os.getppid() != parent)
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)

@@ -104,7 +104,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 @pytest.fixture
 def source(server: Server, monkeypatch: pytest.MonkeyPatch) -> Source:
-    found = Source("small", "a small set", server.url, SHA256, 1, "none")
+    found = Source("small", "a small set", server.url, SHA256, 0, "none")
     monkeypatch.setitem(SOURCES, "small", found)
     return found
 

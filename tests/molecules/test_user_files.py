@@ -1,6 +1,7 @@
 """Files as people have them, through the command line: handled or named by line, never a traceback."""
 
 import gzip
+import hashlib
 import re
 import sys
 from pathlib import Path
@@ -298,10 +299,14 @@ def test_a_file_put_by_hand_is_taken_and_filtered(nmln: Nmln) -> None:
     (nmln.folder / "cache").mkdir()
     packed = gzip.compress(b"chembl_id\tcanonical_smiles\nX\tCCO\nY\tCC[O-]\nZ\tCCCC\n")
     nmln.write("cache/chembl_36_chemreps.txt.gz", packed)
-    code, out, err = nmln("data", "fetch", "chembl", "--size", "3", "--processes", "1")
+    code, _, err = nmln("data", "fetch", "chembl", "--size", "3", "--processes", "1")
+    assert code == 2
+    assert f"it has {len(packed)} bytes, but the official file has about 274 MB" in err
+    own = ("--sha256", hashlib.sha256(packed).hexdigest())
+    code, out, err = nmln("data", "fetch", "chembl", "--size", "3", "--processes", "1", *own)
     assert (code, err) == (0, "")
     for shown in (
-        "licence: CC BY-SA 3.0", "recorded now", "chembl-3: 1 molecules out of 3 lines in 0 s",
+        "licence: CC BY-SA 3.0", "as expected", "chembl-3: 1 molecules out of 3 lines in 0 s",
         "charged atom", "another size", "nmln train chembl-3",
     ):  # fmt: skip
         assert shown in out

@@ -45,6 +45,11 @@ def test_a_page_is_whole_html_with_nothing_to_fetch(tmp_path: Path) -> None:
     reader = Reader(text)
     assert "script" not in reader.names
     assert "svg" in reader.names
+    policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', text)
+    assert policy is not None
+    assert policy.start() < text.index("<style>")  # it rules over what comes after it only
+    assert "default-src 'none'" in policy[1]
+    assert "script-src" not in policy[1]
     assert not re.search(r"(src|href)=.http|url\(http|@import", text)
     assert "prefers-color-scheme: dark" in text
     assert "width=device-width" in text
