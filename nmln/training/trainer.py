@@ -260,12 +260,8 @@ class Trainer:
         }
 
     def restore(self, tree: dict[str, Any]) -> None:
-<<<<<<< HEAD
         """Go on from a tree; a run that was dealt into other blocks is dealt out anew."""
-=======
-        """Go on from a tree; on another number of processes the chains are dealt out anew."""
         refuse_complex(tree["potential"])
->>>>>>> numerics
         self.step_number, self.slowed = tree["step"], tree["slowed"]
         self.pace = tree["pace"].clone()
         self.potential.load_state_dict(tree["potential"])

@@ -117,7 +117,9 @@ def forge(folder: Path) -> None:
             "sha256": hashlib.sha256(content).hexdigest(),
             "bytes": len(content),
         }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    del manifest["digest"]
+    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "digest": digest}))
 
 
 def claim(path: Path, shape: list[int]) -> None:

@@ -90,6 +90,7 @@ class Reference:
     operations: list[str]
     names: set[str]
     stable: dict[str, str]
+    seconds: float  # that it takes
 
 
 @dataclass
@@ -142,18 +143,20 @@ def files_in(folder: Path) -> dict[str, str]:
     return {n: plain_content(p) for n, p in names.items() if not _INTERNAL.search(n)}
 
 
-def reference(verb: Verb, call: Warm, shelf: Shelf, folder: Path) -> Reference:
+def reference(verb: Verb, call: Warm, shelf: Shelf, folder: Path, cores: int = 1) -> Reference:
     """Run a command undisturbed, twice, in folders of their own."""
     left: list[dict[str, str]] = []
     operations: list[str] = []
+    seconds = 0.0
     for name in ("first", "second"):
         here = folder / name / "here"
         here.mkdir(parents=True)
         shelf.take(verb.prepared, here)
         count = folder / name / "count"
         fault = Fault(str(here / verb.root), count=str(count), plain_figures=True)
-        done = call(*verb.command, folder=here, seconds=SECONDS, fault=fault)
+        done = call(*verb.command, folder=here, seconds=SECONDS, fault=fault, cores=cores)
         assert done.code == 0, done
+        seconds = done.seconds
         operations = count.read_text().splitlines()
         left.append(files_in(here / verb.root))
     first, second = left
@@ -161,7 +164,7 @@ def reference(verb: Verb, call: Warm, shelf: Shelf, folder: Path) -> Reference:
     stable = {name: text for name, text in first.items() if second[name] == text}
     for pattern in verb.results:
         assert any(Path(name).match(pattern) for name in stable), (pattern, sorted(first), stable)
-    return Reference(verb, operations, set(first), stable)
+    return Reference(verb, operations, set(first), stable, seconds)
 
 
 def disturb(
@@ -185,7 +188,8 @@ def disturb(
     after = contents(here)
     own = {name for name in before if not name.startswith(f"{verb.root}/") and name != verb.root}
     # What the command started from must be as it was, also in the folder that it writes into.
-    kept = {name for name in before if name not in expected.names}
+    written = {f"{verb.root}/{name}" for name in expected.names}
+    kept = {name for name in before if name not in written}
     trial.lost += [name for name in sorted(own | kept) if after.get(name) != before[name]]
     shutil.rmtree(folder)
     return trial
