@@ -207,8 +207,8 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
         os.replace(temporary, target)
-    except OSError as error:
-        if error.filename in (name, temporary):  # messages name the file that the user knows
+    except OSError as error:  # the user knows the file, not its temporary neighbour
+        if error.filename in (None, name, temporary):
             error.filename, error.filename2 = str(target), None
         raise
     finally:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Repeats a run exactly.")]
 Seeds = Annotated[int, typer.Option(min=2, max=10_000, help="Independent repetitions.")]
+Data = Annotated[
+    str | None,
+    typer.Option("--data", help="Where the data of the run are now, if they have moved."),
+]
 Output = Annotated[Path, typer.Option(help="Where the results go.")]
 _REASONS = 6  # why lines were left out, in a message
 

@@ -163,9 +163,13 @@ def run(
     sweeps: int = SWEEPS,
     seed: int = 0,
     progress: Progress | None = None,
+    data: str | None = None,
 ) -> Likelihood:
-    """The likelihood of the training and test worlds of a run; kept as `likelihood.json`."""
-    source = read_source(folder)
+    """The likelihood of the training and test worlds of a run; kept as `likelihood.json`.
+
+    `data` says where the data of the run are now, if they have moved.
+    """
+    source = read_source(folder, data=data)
     found = measure(
         sampling.load(folder),
         sources.pick(source.worlds, source.train),

@@ -7,7 +7,8 @@ one folder, which is that of the training run, so that a job which was stopped g
 import json
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from torch import Generator
 
 from nmln import checkpoint
 from nmln.config import Config, configure, override
-from nmln.files import InputError, write_lines
+from nmln.files import InputError, only_one, refuse_links, write_lines
 from nmln.workflow import generation, main_report, reporting, sampling, sources, training
-from nmln.workflow.heads import read_head
+from nmln.workflow.folders import writing
+from nmln.workflow.heads import check_new, moved, read_head, read_source, record_data
 from nmln.workflow.main_report import Outcome
 from nmln.workflow.sampling import Run, Wish
 
@@ -34,7 +36,7 @@ PRESET = "molecules"
 LEAST, MOST = 10_000, 200_000
 """Samples at each level, where nobody says how many."""
 
-_HEAD = "main.json"
+_HEAD, _LOCK = "main.json", ".main.lock"
 _PILOT = 20  # sweeps that are timed
 
 Say = Callable[[str], None]
@@ -81,23 +83,31 @@ def run(folder: Path, settings: Settings, say: Say = lambda _: None) -> Outcome:
     check_kind(settings.data)
     if not (folder / "config.json").exists():
         load(settings)
-    settings = begin(folder, settings)
-    if not trained(folder):
-        say("training")
-        job = (
-            training.resume(folder)
-            if (folder / "config.json").exists()
-            else training.begin(folder, settings.config())
-        )
-        training.run(job)
-    if not sampled(folder):
-        say("generating")
-        opened = sampling.open_run(folder)
-        settings = settle(folder, opened, settings, 1)
-        job = sample_job(folder, opened, settings)
-        generation.work(job)
-        generation.finish(job)
-    return conclude(folder, say)
+    with alone(folder):
+        settings = begin(folder, settings)
+        if not trained(folder):
+            say("training")
+            job = (
+                training.resume(folder)
+                if (folder / "config.json").exists()
+                else training.begin(folder, settings.config())
+            )
+            training.run(job)
+        if not sampled(folder):
+            say("generating")
+            opened = sampling.open_run(folder)
+            settings = settle(folder, opened, settings, 1)
+            job = sample_job(folder, opened, settings)
+            generation.work(job)
+            generation.finish(job)
+        return conclude(folder, say)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Be the only process that does the main job in a folder; its stages have locks of their own."""
+    with only_one(folder / _LOCK, "running nmln run"):
+        yield
 
 
 # The head: what is asked of a folder.
@@ -138,8 +148,11 @@ def begin(folder: Path, settings: Settings) -> Settings:
                 "there is a run of nmln train in this folder. Choose another one (--output).",
                 str(folder),
             )
+        check_new(folder)
         write_settings(folder, settings)
         return settings
+    if settings.data != recorded.data and _gone(recorded.data):
+        recorded = _moved(folder, recorded, settings.data)
     if settings.samples is None:  # chosen by a timing before, or still to be chosen
         settings = replace(settings, samples=recorded.samples)
     if differences := _differences(recorded, settings):
@@ -148,6 +161,23 @@ def begin(folder: Path, settings: Settings) -> Settings:
             "same to go on with it, or choose another folder (--output).",
             str(folder),
         )
+    return recorded
+
+
+def _gone(data: str) -> bool:
+    """Whether data that were found by their full path are not there any more."""
+    return Path(data).is_absolute() and not Path(data).exists()
+
+
+def _moved(folder: Path, recorded: Settings, data: str) -> Settings:
+    """The same job on data that have moved, noted wherever the old place was."""
+    if (folder / "config.json").exists():
+        head = read_head(folder)
+        config = moved(configure(head["config"], str(folder / "config.json")), data)
+        read_source(folder, head, config.data)  # refuses other data
+        record_data(folder, config.data)
+    recorded = replace(recorded, data=data)
+    write_settings(folder, recorded)
     return recorded
 
 
@@ -168,6 +198,7 @@ def _flat(settings: Settings) -> dict[str, Any]:
 
 def read_settings(folder: Path) -> Settings | None:
     """What was asked of a folder, if anything was."""
+    refuse_links(folder)
     path = folder / _HEAD
     if not path.exists():
         return None
@@ -183,7 +214,8 @@ def read_settings(folder: Path) -> Settings | None:
 
 
 def write_settings(folder: Path, settings: Settings) -> None:
-    write_lines(folder / _HEAD, [json.dumps(asdict(settings), indent=2, ensure_ascii=False)])
+    with writing(folder / _HEAD):
+        write_lines(folder / _HEAD, [json.dumps(asdict(settings), indent=2, ensure_ascii=False)])
 
 
 # Stages.
