@@ -1,8 +1,8 @@
 """Bad input, faults at every operation on files, and kills: how often anything went wrong.
 
-Runs the corpus of bad input, fails or kills six commands at each of their operations on files, kills four
-commands at fifty random moments, and writes the figures that docs/reliability.md quotes. Takes about twenty
-minutes on two cores, with a warm process on each.
+Runs the corpus of bad input, fails or kills six commands at each of their operations on files, kills
+four commands at fifty random moments, and writes the figures that docs/reliability.md quotes. Takes about
+twenty minutes on two cores, with a warm process on each.
 """
 
 import argparse
@@ -27,6 +27,10 @@ from tests.corpus.prepared import Shelf
 from tests.faults import kills
 from tests.faults.trials import HOWS, VERBS, Trial, disturb, reference
 from tests.warm import Warm, warm
+
+RESULT = RESULTS / "reliability.json"
+PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
+BEGIN, END = "<!-- figures: written by benchmarks.reliability -->", "<!-- end of figures -->"
 
 _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
@@ -84,7 +88,7 @@ def corpus(workers: Workers) -> dict[str, Any]:
         "tracebacks": sum(verdict.traceback for _, verdict in found),
         "hangs": sum(verdict.hung for _, verdict in found),
         "data lost": sum(bool(verdict.lost) for _, verdict in found),
-        "other complaints": sum(bool(verdict.misses) for _, verdict in found),
+        "complaints": sum(bool(verdict.complaints) for _, verdict in found),
         "by verb": verbs,
     }
 
@@ -125,7 +129,8 @@ def killed(workers: Workers) -> dict[str, Any]:
     by_verb = {}
     for verb, count in kills.KILLS:
         (plan,) = workers.all(
-            lambda item, call, shelf, place, v=verb: kills.plan(v, item, call, shelf, place), [count]
+            lambda item, call, shelf, place, v=verb: kills.plan(v, item, call, shelf, place),
+            [count],
         )
         trials = workers.all(
             lambda n, call, shelf, place, p=plan: kills.kill(p, n, call, shelf, place), range(count)
@@ -143,12 +148,44 @@ def _sums(rows: Iterable[dict[str, int]]) -> dict[str, int]:
     return total
 
 
+def table(content: dict[str, Any]) -> str:
+    """The figures as a table for the page."""
+    rows = ["| what | tried | tracebacks | hangs | data lost | as promised |",
+            "| --- | --- | --- | --- | --- | --- |"]  # fmt: skip
+    bad = content["corpus"]
+    right = bad["cases"] - bad["complaints"]
+    rows.append(
+        f"| bad input, all verbs | {bad['cases']} | {bad['tracebacks']} | {bad['hangs']} | "
+        f"{bad['data lost']} | {right} |"
+    )
+    for part, name in (("faults", "faults"), ("kills", "SIGKILL")):
+        for verb, one in [*content[part]["by verb"].items(), ("all", content[part])]:
+            rows.append(
+                f"| {name}: {verb} | {one['tried']} | {one['tracebacks']} | {one['hangs']} | "
+                f"{one['data lost']} | {one['identical']} identical |"
+            )
+    return "\n".join(rows)
+
+
+def on_page(page: str) -> str:
+    """The table that a page shows."""
+    return page.split(BEGIN)[1].split(END)[0].strip()
+
+
+def write_page(content: dict[str, Any]) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    before, rest = page.split(BEGIN)
+    text = f"{before}{BEGIN}\n\n{table(content)}\n\n{END}{rest.split(END)[1]}"
+    write_lines(PAGE, text.splitlines())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Bad input, faults and kills.")
     parser.add_argument("--workers", type=int, default=2, help="warm processes")
-    parser.add_argument("--every", type=int, default=1, help="of the operations, fail each so-manieth")
+    parser.add_argument(
+        "--every", type=int, default=1, help="of the operations, fail each so-manieth"
+    )
     parser.add_argument("--only", choices=("corpus", "faults", "kills"), help="one part, not kept")
-    parser.add_argument("--output", type=Path, default=RESULTS / "reliability.json")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     begun = time.monotonic()
@@ -174,7 +211,8 @@ def main() -> None:
         "minutes": round(minutes),
         **found,
     }
-    write_lines(chosen.output, [json.dumps(content, indent=2)])
+    write_lines(RESULT, [json.dumps(content, indent=2)])
+    write_page(content)
 
 
 if __name__ == "__main__":

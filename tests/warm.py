@@ -1,7 +1,7 @@
 """The command line in processes forked from one that has imported everything already.
 
-A command costs its own work and some hundredths of a second, not the seconds that importing takes. Each runs
-in a process of its own, with a limit of time and of memory, and cannot change the next one.
+A command costs its own work and some hundredths of a second, not the seconds that importing takes. Each
+runs in a process of its own, with a limit of time and of memory, and cannot change the next one.
 """
 
 import ctypes
@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 WIDTH = "400"  # columns, so that no message is broken into lines
 _LATER = (
     "rich.progress", "rich.live", "rich.table", "rich.columns", "rich.panel", "networkx", "arviz",
-    "requests", "matplotlib.pyplot", "matplotlib.backends.backend_svg", "matplotlib.backends.backend_agg",
+    "requests", "matplotlib.pyplot", "matplotlib.backends.backend_svg",
+    "matplotlib.backends.backend_agg",
 )  # fmt: skip
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: processes that lose their parent become ours
 
@@ -103,11 +104,11 @@ class Warm:
         self.server.stdin.flush()
         answer = self.server.stdout.readline()
         assert answer, "the warm process has ended"
-        texts = (
-            Path(f"{out}.{name}").read_bytes().decode("utf-8", "replace") for name in ("out", "err")
+        out, err = (
+            Path(f"{out}.{n}").read_bytes().decode("utf-8", "replace") for n in ("out", "err")
         )
         found = json.loads(answer)
-        return Outcome(found["code"], *texts, found["seconds"], found["hung"], found["left"])
+        return Outcome(found["code"], out, err, found["seconds"], found["hung"], found["left"])
 
 
 @contextmanager
@@ -174,7 +175,8 @@ def serve() -> None:
         code, hung = _wait(child, request, wake)
         left = _clear(request.kill_after is not None)
         answer = {"code": code, "hung": hung, "left": left, "seconds": time.monotonic() - begun}
-        print(json.dumps(answer), flush=True)
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
 
 
 def import_everything() -> None:

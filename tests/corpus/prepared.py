@@ -160,7 +160,17 @@ def kb_run(shelf: Shelf, folder: Path) -> None:
 def main_run(shelf: Shelf, folder: Path) -> None:
     """A finished main job."""
     molecules(shelf, folder)
-    words = ("run", "--data", "mine.smi", *MAIN, "--processes", "1", *CHANGES, "--output", "main-run")
+    words = (
+        "run",
+        "--data",
+        "mine.smi",
+        *MAIN,
+        "--processes",
+        "1",
+        *CHANGES,
+        "--output",
+        "main-run",
+    )
     shelf.run(folder, *words)
 
 

@@ -36,7 +36,9 @@ from tests.corpus.prepared import Shelf
 from tests.warm import Outcome, Warm
 
 FOLDER = Path(__file__).parent
-SECONDS = float(os.environ.get("NMLN_CORPUS_SECONDS", "90"))  # beyond which a command hangs; generous, for machines that are busy
+SECONDS = float(
+    os.environ.get("NMLN_CORPUS_SECONDS", "90")
+)  # beyond which a command hangs; generous, for machines that are busy
 
 
 @dataclass(frozen=True)
@@ -164,9 +166,11 @@ STEPS: dict[str, Callable[..., object]] = {
     "folder": lambda path: path.mkdir(parents=True),
     "remove": remove,
     "move": lambda path, to: path.rename(path.parent / to),
-    "copy": lambda path, to: shutil.copytree(path, path.parent / to)
-    if path.is_dir()
-    else shutil.copy(path, path.parent / to),
+    "copy": lambda path, to: (
+        shutil.copytree(path, path.parent / to)
+        if path.is_dir()
+        else shutil.copy(path, path.parent / to)
+    ),
     "sparse": lambda path, size: (path.touch(), os.truncate(path, size)),
 }
 
@@ -261,9 +265,7 @@ def run(case: Case, call: Warm, shelf: Shelf, folder: Path) -> Verdict:
         done = call(*words(line, here), folder=here, seconds=SECONDS, environment=environment)
         assert done.code == 0, (line, done)
     before = contents(here)
-    done = call(
-        *words(case.command, here), folder=here, seconds=SECONDS, environment=environment
-    )
+    done = call(*words(case.command, here), folder=here, seconds=SECONDS, environment=environment)
     lost = differences(case, before, contents(here))
     lost += [f"left in the temporary folder: {name}" for name in contents(temporary)]
     traced = "Traceback (most recent" in done.said

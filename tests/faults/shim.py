@@ -1,9 +1,9 @@
 """Count what a process does to the files of a folder, and fail or end at one of these operations.
 
-Counted are opening for writing, writing, truncating, fsync, renaming, removing and making folders. Those that
-Python reports to audit hooks are caught there, whoever calls them; writes are caught in the file objects that
-`open` gives out, half of the bytes having gone through when one fails; a file that safetensors writes by
-itself counts as one write. Installed in a forked process, for the rest of its life.
+Counted are opening for writing, writing, truncating, fsync, renaming, removing and making folders. Those
+that Python reports to audit hooks are caught there, whoever calls them; writes are caught in the file
+objects that `open` gives out, half of the bytes having gone through when one fails; a file that safetensors
+writes by itself counts as one write. Installed in a forked process, for the rest of its life.
 """
 
 import builtins
@@ -69,7 +69,7 @@ class Shim:
             if half is not None and number == fault.at:
                 half()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        elif number == fault.at and fault.how in ("error", "kill"):
+        if number == fault.at and fault.how in ("error", "kill"):
             if half is not None:
                 half()
             if fault.how == "kill":
@@ -145,7 +145,7 @@ def _wrap_opening(shim: Shim) -> None:
 
     for module in (builtins, io, _io, pathlib, tempfile):
         if getattr(module, "open", None) is opened:
-            module.open = opening
+            module.open = opening  # pyright: ignore
     for module in list(sys.modules.values()):
         if module is not None and getattr(module, "__dict__", {}).get("open") is opened:
             module.open = opening  # pyright: ignore
@@ -163,7 +163,7 @@ def _draw_nothing() -> None:
         with open(target, "wb") as file:
             file.write(content)
 
-    Figure.savefig = save
+    Figure.savefig = save  # pyright: ignore
 
 
 def _half(content: Any) -> bytes:

@@ -1,7 +1,7 @@
 """A command that is disturbed at one operation on files, then continued, and what has come of it.
 
-An undisturbed run says what must come out. Which of its files are the same in every run, but for times, is
-found by running it twice.
+An undisturbed run says what must come out. Which of its files are the same in every run, but for times,
+is found by running it twice.
 """
 
 import hashlib
@@ -59,8 +59,19 @@ VERBS = (
     Verb(
         "kb train",
         "triples",
-        ("kb", "train", "triples", "--epochs", "3", "--minutes", "30", "--checkpoint-seconds", "0",
-         "--output", "run"),  # fmt: skip
+        (
+            "kb",
+            "train",
+            "triples",
+            "--epochs",
+            "3",
+            "--minutes",
+            "30",
+            "--checkpoint-seconds",
+            "0",
+            "--output",
+            "run",
+        ),  # fmt: skip
         "run",
         ("model/tensors.safetensors", "history.csv"),
         ("kb", "train", "--resume", "run"),
@@ -103,7 +114,9 @@ class Trial:
     tracebacks: int = 0
     hangs: int = 0
     lost: list[str] = field(default_factory=list)  # of the user's files
-    wrong: list[str] = field(default_factory=list)  # results that differ, and what else is not right
+    wrong: list[str] = field(
+        default_factory=list
+    )  # results that differ, and what else is not right
 
     @property
     def fine(self) -> bool:
