@@ -2,8 +2,8 @@
 
 Counted are opening for writing, writing, truncating, fsync, renaming, removing and making folders. Those
 that Python reports to audit hooks are caught there, whoever calls them; writes are caught in the file
-objects that `open` gives out, half of the bytes having gone through when one fails; a file that safetensors
-writes by itself counts as one write. Installed in a forked process, for the rest of its life.
+objects that `open` gives out, half of the bytes having gone through when one fails; a file that
+safetensors writes by itself counts as one write. Installed in a forked process, for the rest of its life.
 """
 
 import builtins

@@ -1,4 +1,4 @@
-"""Whatever operation on files fails: one line says so, and the command is continued to the same bytes."""
+"""Whatever operation on files fails: one line says so, and the command continues to the same bytes."""
 
 from pathlib import Path
 

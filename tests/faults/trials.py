@@ -17,6 +17,7 @@ from tests.corpus.runner import contents
 from tests.warm import Fault, Outcome, Warm
 
 SECONDS = 240.0
+KB = ("--epochs", "3", "--checkpoint-seconds", "0")
 _TIMES = re.compile(r"seconds|minutes|per_second|time|command|when|memory")
 _INTERNAL = re.compile(r"(^|/)(checkpoints/|\.?lock$|\.[^/]*lock$|config\.json$)")
 
@@ -59,19 +60,7 @@ VERBS = (
     Verb(
         "kb train",
         "triples",
-        (
-            "kb",
-            "train",
-            "triples",
-            "--epochs",
-            "3",
-            "--minutes",
-            "30",
-            "--checkpoint-seconds",
-            "0",
-            "--output",
-            "run",
-        ),  # fmt: skip
+        ("kb", "train", "triples", "--output", "run", "--minutes", "30", *KB),
         "run",
         ("model/tensors.safetensors", "history.csv"),
         ("kb", "train", "--resume", "run"),
