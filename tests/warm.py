@@ -43,7 +43,6 @@ class Fault:
     at: int = 0
     how: str = "full"
     count: str = ""  # a file that takes the names of all operations, one per line
-    plain_figures: bool = False  # written without being drawn
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,7 @@ class Request:
     kill_all: bool = True  # with the processes that the command has started
     stop_after: float | None = None  # seconds until SIGINT
     cores: int = 1  # that the command finds
+    plain_figures: bool = True  # written without being drawn, which takes seconds
 
 
 @dataclass(frozen=True)
@@ -195,6 +195,7 @@ def import_everything() -> None:
 
     import nmln
     import nmln.cli
+    import tests.faults.shim  # noqa: F401
 
     for module in pkgutil.walk_packages(nmln.__path__, "nmln."):
         if not module.name.endswith("__main__"):
@@ -231,9 +232,11 @@ def _work(request: Request) -> None:
         cores = set(range(request.cores))
         os.sched_getaffinity = lambda process: cores
         sys.argv = ["nmln", *request.arguments]
-        if request.fault is not None:
-            from tests.faults import shim
+        from tests.faults import shim
 
+        if request.plain_figures:
+            shim.draw_nothing()
+        if request.fault is not None:
             shim.install(request.fault)
         import nmln.cli
 

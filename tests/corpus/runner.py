@@ -199,6 +199,14 @@ def _contents(folder: Path, root: Path) -> Iterator[tuple[str, str]]:
             yield name, "neither file nor folder"
 
 
+EMPTY = hashlib.sha256(b"").hexdigest()
+
+
+def is_lock(name: str, content: str | None) -> bool:
+    """Whether this is an empty lock file, which is never removed and may be left anywhere."""
+    return content == EMPTY and os.path.basename(name).endswith("lock")
+
+
 def differences(case: Case, before: dict[str, str], after: dict[str, str]) -> list[str]:
     """Paths that have come, gone or changed though the case does not allow it."""
     found = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
@@ -206,6 +214,7 @@ def differences(case: Case, before: dict[str, str], after: dict[str, str]) -> li
     wrong = []
     for name in sorted(found):
         allowed = any(fnmatch(name, pattern) for pattern in case.changes)
+        allowed = allowed or (name not in before and is_lock(name, after[name]))
         if not allowed or any(fnmatch(name, pattern) for pattern in case.keeps):
             kind = kinds[name in before, name in after]
             if f"{kind}: {os.path.dirname(name)}" not in wrong:

@@ -18,7 +18,7 @@ from tests.faults.trials import (
     continue_to_the_end,
     reference,
 )
-from tests.warm import Fault, Warm
+from tests.warm import Warm
 
 _BY_NAME = {verb.name: verb for verb in VERBS}
 _LONGER = ("--set", "training.steps=60", "--set", "training.checkpoint_seconds=0.1")
@@ -78,8 +78,7 @@ def kill(one: Plan, number: int, call: Warm, shelf: Shelf, folder: Path) -> Tria
     shelf.take(verb.prepared, here)
     before = contents(here)
     options: dict[str, Any] = {"folder": here, "seconds": SECONDS, "cores": 2}
-    quiet = Fault(str(here / verb.root), plain_figures=True)
-    done = call(*verb.command, **options, fault=quiet, kill_after=moment, kill_all=number % 2 == 0)
+    done = call(*verb.command, **options, kill_after=moment, kill_all=number % 2 == 0)
     trial.said.append(f"[{done.code}] {done.said.strip()[-400:]}")
     trial.tracebacks += "Traceback (most recent" in done.said
     trial.wrong += [f"{done.left_behind} processes left behind"] if done.left_behind else []

@@ -3,7 +3,7 @@
 Counted are opening for writing, writing, truncating, fsync, renaming, removing and making folders. Those
 that Python reports to audit hooks are caught there, whoever calls them; writes are caught in the file
 objects that `open` gives out, half of the bytes having gone through when one fails; a file that
-safetensors writes by itself counts as one write. Installed in a forked process, for the rest of its life.
+safetensors writes by itself counts as one write. Installed in a forked process, for all of its life.
 """
 
 import builtins
@@ -90,8 +90,6 @@ class Shim:
 def install(fault: Fault) -> None:
     """From now on count the operations of this process; `fault.count` gets their list at the end."""
     shim = Shim(fault)
-    if fault.plain_figures:
-        _draw_nothing()
     _wrap_opening(shim)
     _wrap_functions(shim)
     sys.addaudithook(shim.hook)
@@ -151,7 +149,7 @@ def _wrap_opening(shim: Shim) -> None:
             module.open = opening  # pyright: ignore
 
 
-def _draw_nothing() -> None:
+def draw_nothing() -> None:
     """Figures are written, but not drawn, which takes seconds."""
     from matplotlib.figure import Figure
 

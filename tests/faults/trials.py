@@ -155,7 +155,7 @@ def reference(verb: Verb, call: Warm, shelf: Shelf, folder: Path, cores: int = 1
         here.mkdir(parents=True)
         shelf.take(verb.prepared, here)
         count = folder / name / "count"
-        fault = Fault(str(here / verb.root), count=str(count), plain_figures=True)
+        fault = Fault(str(here / verb.root), count=str(count))
         done = call(*verb.command, folder=here, seconds=SECONDS, fault=fault, cores=cores)
         assert done.code == 0, done
         seconds = done.seconds
@@ -180,7 +180,7 @@ def disturb(
     temporary.mkdir()
     shelf.take(verb.prepared, here)
     before = contents(here)
-    fault = Fault(str(here / verb.root), at, how, plain_figures=True)
+    fault = Fault(str(here / verb.root), at, how)
     options: dict[str, Any] = {
         "folder": here, "seconds": SECONDS, "environment": {"TMPDIR": str(temporary)},
     }  # fmt: skip
@@ -202,13 +202,12 @@ def continue_to_the_end(
 ) -> None:
     """Do what a user does after something went wrong, and compare what comes out."""
     verb = expected.verb
-    quiet = Fault(str(here / verb.root), plain_figures=True)
     done = None
     if verb.resume:
-        done = call(*verb.resume, **options, fault=quiet)
+        done = call(*verb.resume, **options)
         _judge(trial, done)
     if done is None or done.code != 0:
-        done = call(*verb.command, **options, fault=quiet)
+        done = call(*verb.command, **options)
         _judge(trial, done)
     found = files_in(here / verb.root) if (here / verb.root).exists() else {}
     complete = all(found.get(name) == text for name, text in expected.stable.items())
