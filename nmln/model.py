@@ -271,6 +271,8 @@ class Model:
         """Take over saved parameters, if they are those of this model."""
         refuse_complex(tensors, source)
         try:
+            if any(tensor.is_complex() for tensor in tensors.values()):
+                raise TypeError("weights are real numbers")
             self.potential.load_state_dict(tensors)
         except (RuntimeError, KeyError, TypeError, AttributeError):
             raise InputError(
@@ -287,11 +289,12 @@ class Model:
     @staticmethod
     def described(content: dict[str, Any], source: str | None = None) -> "Model":
         """A model with this description, its parameters still to be filled in."""
-        if not {"program", "config"} <= set(content):
+        program, settings = content.get("program"), content.get("config")
+        if not isinstance(program, str) or not isinstance(settings, dict):
             raise InputError("this is not the description of a model.", source)
-        program = parse_mln(content["program"], source or "model")
+        program = parse_mln(program, source or "model")
         space = Space(program.language, program.domain)
-        config = configure(content["config"], source)
+        config = configure(settings, source)
         potential = _learned(
             space, Method.of(config.ladder).trained_levels, config, program.formulas
         )

@@ -22,7 +22,7 @@ from nmln.workflow import generation, main_report, reporting, sampling, sources,
 from nmln.workflow.folders import writing
 from nmln.workflow.generation_settings import BLOCK
 from nmln.workflow.heads import check_new, moved, read_head, read_source, record_data
-from nmln.workflow.main_report import Outcome
+from nmln.workflow.main_report import Outcome, read_summary
 from nmln.workflow.sampling import Run, Wish
 
 MINUTES = 7.0
@@ -38,6 +38,10 @@ LEAST, MOST = 10_000, 200_000
 """Samples at each level, where nobody says how many."""
 
 _HEAD, _LOCK = "main.json", ".main.lock"
+_KINDS: dict[str, Any] = {
+    "data": str, "size": int | None, "minutes": float | int | None, "samples": int | None, "seed": int,
+    "changes": Mapping, "chains": int, "burn_in": int,
+}  # fmt: skip
 _PILOT = 20  # sweeps that are timed
 
 Say = Callable[[str], None]
@@ -206,8 +210,9 @@ def read_settings(folder: Path) -> Settings | None:
         return None
     try:
         found = Settings(**checkpoint.read_json(path))
-        if not isinstance(found.samples, int | None):
-            raise TypeError("the number of samples is none")
+        for name, kind in _KINDS.items():
+            if not isinstance(value := getattr(found, name), kind):
+                raise TypeError(f"{name} is {type(value).__name__}")
         return found
     except TypeError as error:
         raise InputError(
@@ -312,7 +317,7 @@ def repeating(folder: Path) -> str:
     """The command that does the same in another folder: with the steps and samples that were chosen."""
     settings = read_settings(folder) or Settings()
     config = configure(read_head(folder)["config"], str(folder / "config.json"))
-    attempts = checkpoint.read_json(folder / "samples" / generation.SUMMARY)["attempts"]
+    attempts = read_summary(folder / "samples" / generation.SUMMARY)["attempts"]
     changes = {**settings.changes, "training.steps": config.training.steps}
     changes.pop("training.minutes", None)
     words = ["nmln", "run", "--data", config.data.source]

@@ -6,6 +6,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nmln import checkpoint
 from nmln.files import InputError, refuse_links
 from nmln.kernels.defaults import kernel_named
@@ -80,8 +82,17 @@ def load(folder: Path) -> Model:
         return Model.load(folder / "model")
     kept = checkpoint.load(folder)
     model = Model.described(kept.content, str(kept.path))
-    tree = checkpoint.unflatten(kept.tensors, kept.content["tree"])
-    model.take(tree["average"] or tree["potential"], str(kept.path))
+    try:
+        tree = checkpoint.unflatten(kept.tensors, kept.content["tree"])
+        weights = tree["average"] or tree["potential"]
+        if not all(isinstance(tensor, torch.Tensor) for tensor in weights.values()):
+            raise TypeError("weights are tensors")
+    except checkpoint.FOREIGN as error:
+        raise InputError(
+            f"this checkpoint does not hold a model ({error}). Restore it from a copy.",
+            str(kept.path),
+        ) from None
+    model.take(weights, str(kept.path))
     return model
 
 
