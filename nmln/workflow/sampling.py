@@ -172,7 +172,7 @@ def begin(
     return generation.begin(place, opened.model, settings, told, overwrite=overwrite)
 
 
-begin_molecules = begin
+begin_molecules = begin  # the name of earlier versions
 
 
 def place_of(opened: Run, output: Path | None = None, part: Part | None = None) -> Place:
