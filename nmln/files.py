@@ -260,9 +260,9 @@ def write_lines(path: str | Path, lines: Iterable[str]) -> None:
 def only_one(path: Path, what: str) -> Iterator[None]:
     """Refuse to do `what` in a folder where another process does it; `path` is a lock file there.
 
-    The file is made if need be and has no other use, so that nothing ever replaces it. It is not
-    removed: a lock on a deleted file would protect nothing. The lock ends with the process, however
-    that ends. Where the system has no locks, or no file can be made, nothing is refused.
+    The file is made if need be and has no other use, so that nothing ever replaces it. Only its holder
+    may remove it, because a lock on a deleted file protects nothing. The lock ends with the process,
+    however that ends. Where the system has no locks, or no file can be made, nothing is refused.
     """
     if sys.platform == "win32":
         yield
@@ -283,7 +283,19 @@ def only_one(path: Path, what: str) -> Iterator[None]:
             ) from None
         except OSError:  # a file system without locks
             pass
+        if _is_current(file, path):
+            yield
+            return
+    with only_one(path, what):  # its last holder has removed it meanwhile
         yield
+
+
+def _is_current(file: IO[bytes], path: Path) -> bool:
+    """Whether an open file is still the one of its name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 def plain(content: object) -> object:

@@ -271,6 +271,8 @@ class Model:
         """Take over saved parameters, if they are those of this model."""
         refuse_complex(tensors, source)
         try:
+            if any(tensor.is_complex() for tensor in tensors.values()):
+                raise TypeError("weights are real numbers")
             self.potential.load_state_dict(tensors)
         except (RuntimeError, KeyError, TypeError, AttributeError):
             raise InputError(

@@ -16,6 +16,7 @@ from nmln.config import Config, configure, override, read_config
 from nmln.files import InputError
 from nmln.formats.mln import parse_formula, parse_mln
 from nmln.inference import Conditional, Plan
+from nmln.kernels.gibbs import Gibbs
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.potential import Shape
 from nmln.knowledge.sizes import expected_bytes
@@ -25,6 +26,7 @@ from nmln.logic import DEEPEST, Atom, Not, Variable, WeightedFormula, nesting
 from nmln.memory import is_out_of_memory, machine_memory, refuse_size, told_bytes
 from nmln.model import Model
 from nmln.noise import uniform
+from nmln.partition import annealed
 from nmln.potentials.formula import FormulaPotential
 from nmln.potentials.fragment import FragmentPotential
 from nmln.potentials.function import OneHotPotential
@@ -34,6 +36,7 @@ from nmln.space import Space
 from nmln.training.sizes import check_model, check_training, fewest_parameters
 from nmln.training.trainer import Trainer
 from nmln.training.weights import Recipe, learn_weights
+from nmln.workflow.likelihood import estimate_log_z
 from tests.knowledge.families import write_family
 
 LANGUAGE = Language(predicate("p", "n"), predicate("q", "n", "n"))
@@ -194,8 +197,18 @@ def learn_with(chains: int) -> object:
             Model.build(SPACE, SPACE.enumerate()[:5], SMALL).sample(1, Generator(), chains=TRILLION)
         ),
         lambda: learn_with(TRILLION),
+        lambda: annealed(
+            IndependentPotential(SPACE, torch.zeros(1, SPACE.entries)),
+            Gibbs(SPACE),
+            2,
+            TRILLION,
+            Generator(),
+        ),
+        lambda: estimate_log_z(
+            Model.build(SPACE, SPACE.enumerate()[:5], SMALL), SPACE.enumerate()[:5], sweeps=TRILLION
+        ),
     ],
-    ids=["ladder", "levels", "uniform", "infer", "draw", "sample", "learn"],
+    ids=["ladder", "levels", "uniform", "infer", "draw", "sample", "learn", "anneal", "record"],
 )
 def test_levels_and_chains_that_cannot_fit_are_refused(act: Callable[[], object]) -> None:
     with pytest.raises(InputError, match=NEEDS):

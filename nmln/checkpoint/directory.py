@@ -94,7 +94,7 @@ def writing(parent: Path, names: str) -> Iterator[None]:
                 with suppress(OSError):  # the next writer tries again
                     _tidy(parent, names)
     except OSError as error:
-        message = f"{explain(error)} What was saved here before is untouched."
+        message = f"{explain(error, _visible(error))} What was saved here before is untouched."
         raise InputError(message, str(parent)) from error
 
 
@@ -263,6 +263,16 @@ def _synchronise(directory: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _visible(error: OSError) -> Path | None:
+    """The path that an error names, as it will be called once it is written."""
+    if not isinstance(error.filename, str):
+        return None
+    parts = [
+        re.sub(r"^\.(.+)\.(partial|replaced)$", r"\1", part) for part in Path(error.filename).parts
+    ]
+    return Path(*parts)
 
 
 def explain(error: OSError, path: Path | None = None) -> str:

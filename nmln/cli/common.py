@@ -108,11 +108,12 @@ def something_said(private: Path) -> bool:
 def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
     """A bar while a terminal watches, and nothing left of it afterwards."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(escape(what), total=total)
         yield lambda: bar.advance(task)
 
 
@@ -155,9 +156,10 @@ def settings_in(given: list[str]) -> dict[str, Any]:
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar that is told how much is done and of how much, while a terminal watches."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as shown:
-        task = shown.add_task(what, total=None)
+        task = shown.add_task(escape(what), total=None)
         yield lambda done, total: shown.update(task, completed=done, total=total)

@@ -239,7 +239,8 @@ def _nats(numbers: "dict[str, Any] | None") -> str:
     if not isinstance(value, int | float):
         return "-"
     told = f"{value:.2f}" + (f" +- {error:.2f}" if isinstance(error, int | float) else "")
-    if "log_z" not in (numbers or {}):
+    ends = [(numbers or {}).get(name) for name in ("log_z", "log_z_least", "log_z_most")]
+    if not all(isinstance(end, int | float) for end in ends):
         return told
     from rich.markup import escape
 

@@ -164,7 +164,7 @@ def _train(folder: Path, settings: "Settings", count: int) -> None:
 
 
 def _generate(folder: Path, settings: "Settings", count: int) -> None:
-    from nmln.cli import app
+    from nmln.cli.sample import work_in_processes
     from nmln.workflow import generation, main_job, sampling
 
     if main_job.sampled(folder):
@@ -173,21 +173,17 @@ def _generate(folder: Path, settings: "Settings", count: int) -> None:
     opened = sampling.open_run(folder)
     settings = main_job.settle(folder, opened, settings, count)
     command = shlex.join(["nmln", *sys.argv[1:]])
-    job = main_job.sample_job(folder, opened, settings, count, command)
-    left = job.settings.sweeps - min(job.sweeps_done(part) for part in range(job.settings.parts))
-    seconds = left * main_job.seconds_a_sweep(opened, settings, count)
-    _stage(
-        3,
-        f"Generating {settings.samples:,} molecules at each of {len(job.levels)} levels: about "
-        f"{seconds // 60:.0f}:{seconds % 60:02.0f} minutes.",
-    )
-    words = main_job.sample_arguments(folder)
-    if count == 1:
-        app([*words, "--processes", "1"], prog_name="nmln", standalone_mode=False)
-        return
-    again = shlex.join(["nmln", *words])
-    start_processes(count, folder, words, again, rendezvous=False)
-    generation.finish(job, count)
+    with generation.only_sampler(sampling.place_of(opened)):
+        job = main_job.sample_job(folder, opened, settings, command)
+        count = min(count, len(job.blocks))
+        seconds = job.left * main_job.seconds_a_sweep(opened, settings, count)
+        _stage(
+            3,
+            f"Generating {settings.samples:,} molecules at each of {len(job.levels)} levels: about "
+            f"{seconds // 60:.0f}:{seconds % 60:02.0f} minutes.",
+        )
+        work_in_processes(job, count, command, main_job.sample_arguments(folder))
+        generation.finish(job, count)
 
 
 def _show(outcome: "Outcome", seconds: float) -> None:

@@ -183,7 +183,7 @@ class Display:
         from rich.console import Console
 
         self.job, self.quality = job, {}
-        self.console = Console(stderr=True, highlight=False)
+        self.console = Console(stderr=True, highlight=False, emoji=False)
         self.live: Any = None
         self.started = self.told = time.monotonic()
         self.first_step = job.trainer.step_number
@@ -205,7 +205,8 @@ class Display:
         self.console.print(
             f"{len(source.train):,} worlds to learn from, {len(source.test):,} kept apart; "
             f"{source.space.measure}\n{training.steps:,} steps, {job.trainer.ranks.count} "
-            f"process{'es' if job.trainer.ranks.count > 1 else ''}, kept in {job.folder}"
+            f"process{'es' if job.trainer.ranks.count > 1 else ''}, kept in {job.folder}",
+            markup=False,
         )
         if source.dropped:
             self.on_note(told_dropped(source.dropped))

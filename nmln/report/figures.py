@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nmln.files import write_atomically
+from nmln.files import one_line, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,8 +87,11 @@ def panel(paint: Callable[["Axes"], None], size: tuple[float, float] = PANEL) ->
 
 
 def literal(text: str) -> str:
-    """Text that a figure shows as it is: a dollar sign would begin a formula."""
-    return text.replace("$", r"\$")
+    """Text that a figure shows as it is: a dollar sign would begin a formula.
+
+    Control characters, which no font has, are shown as escapes.
+    """
+    return one_line(text).replace("$", r"\$")
 
 
 def level_colours(count: int) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nmln.evaluation import Evaluation, RecallCurve
-from nmln.report.figures import draw
+from nmln.report.figures import draw, literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +94,7 @@ def _line(axes: "Axes", curve: RecallCurve, number: int, name: str, colours: Seq
     across = np.unique([*np.geomspace(1, max(1, last), 200), *curve.ranks[1:]])
     colour = colours[number % len(colours)]
     dashes = _DASHES[number // len(colours) % len(_DASHES)]
-    label = name.replace("$", r"\$")  # or matplotlib takes it for a formula
+    label = literal(name)
     axes.plot(across, [curve.at(t) for t in across], color=colour, linestyle=dashes, label=label)
     axes.plot([max(1, last)], [curve.found[-1]], "o", color=colour, markersize=3.5, clip_on=False)
 

@@ -20,8 +20,9 @@ from nmln.config import Config, configure, override
 from nmln.files import InputError, only_one, refuse_links, write_lines
 from nmln.workflow import generation, main_report, reporting, sampling, sources, training
 from nmln.workflow.folders import writing
+from nmln.workflow.generation_settings import BLOCK
 from nmln.workflow.heads import check_new, moved, read_head, read_source, record_data
-from nmln.workflow.main_report import Outcome
+from nmln.workflow.main_report import Outcome, read_summary
 from nmln.workflow.sampling import Run, Wish
 
 MINUTES = 7.0
@@ -37,6 +38,10 @@ LEAST, MOST = 10_000, 200_000
 """Samples at each level, where nobody says how many."""
 
 _HEAD, _LOCK = "main.json", ".main.lock"
+_KINDS: dict[str, Any] = {
+    "data": str, "size": int | None, "minutes": float | int | None, "samples": int | None, "seed": int,
+    "changes": Mapping, "chains": int, "burn_in": int,
+}  # fmt: skip
 _PILOT = 20  # sweeps that are timed
 
 Say = Callable[[str], None]
@@ -97,9 +102,10 @@ def run(folder: Path, settings: Settings, say: Say = lambda _: None) -> Outcome:
             say("generating")
             opened = sampling.open_run(folder)
             settings = settle(folder, opened, settings, 1)
-            job = sample_job(folder, opened, settings)
-            generation.work(job)
-            generation.finish(job)
+            with generation.only_sampler(sampling.place_of(opened)):
+                job = sample_job(folder, opened, settings)
+                generation.work(job)
+                generation.finish(job)
         return conclude(folder, say)
 
 
@@ -204,8 +210,9 @@ def read_settings(folder: Path) -> Settings | None:
         return None
     try:
         found = Settings(**checkpoint.read_json(path))
-        if not isinstance(found.samples, int | None):
-            raise TypeError("the number of samples is none")
+        for name, kind in _KINDS.items():
+            if not isinstance(value := getattr(found, name), kind):
+                raise TypeError(f"{name} is {type(value).__name__}")
         return found
     except TypeError as error:
         raise InputError(
@@ -269,20 +276,20 @@ def fitting_samples(opened: Run, settings: Settings, minutes: float, processes: 
 
 
 def seconds_a_sweep(opened: Run, settings: Settings, processes: int) -> float:
-    """How long a sweep of the chains that one process has takes, here and now."""
-    chains = -(-settings.chains // processes)
+    """How long a sweep of the blocks of chains that one process has takes, here and now."""
+    blocks = -(-settings.chains // BLOCK)
+    chains = -(-settings.chains // blocks)
     rng = Generator().manual_seed(settings.seed)
     sweeps = opened.model.sample(1 + _PILOT, rng, chains=chains, burn_in=0)
     next(sweeps)  # the first one warms up
     start = time.perf_counter()
     for _ in sweeps:
         pass
-    return (time.perf_counter() - start) / _PILOT
+    each = (time.perf_counter() - start) / _PILOT
+    return each * -(-blocks // processes)
 
 
-def sample_job(
-    folder: Path, opened: Run, settings: Settings, processes: int = 1, command: str = ""
-) -> generation.Job:
+def sample_job(folder: Path, opened: Run, settings: Settings, command: str = "") -> generation.Job:
     """Sampling at all levels into the folder, begun or gone on with."""
     assert settings.samples is not None
     wish = Wish(
@@ -293,7 +300,7 @@ def sample_job(
         all_levels=True,
     )
     about = {"command": command or "nmln run", "resume": "the same command again"}
-    return sampling.begin_molecules(opened, wish, parts=processes, about=about)
+    return sampling.begin(opened, wish, about=about)
 
 
 def sample_arguments(folder: Path) -> list[str]:
@@ -310,7 +317,7 @@ def repeating(folder: Path) -> str:
     """The command that does the same in another folder: with the steps and samples that were chosen."""
     settings = read_settings(folder) or Settings()
     config = configure(read_head(folder)["config"], str(folder / "config.json"))
-    attempts = checkpoint.read_json(folder / "samples" / generation.SUMMARY)["attempts"]
+    attempts = read_summary(folder / "samples" / generation.SUMMARY)["attempts"]
     changes = {**settings.changes, "training.steps": config.training.steps}
     changes.pop("training.minutes", None)
     words = ["nmln", "run", "--data", config.data.source]

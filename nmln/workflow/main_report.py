@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nmln import checkpoint
-from nmln.files import write_lines
+from nmln.files import InputError, write_lines
 from nmln.molecules.levels import Estimate, Level, count_by_chain, judge_levels
 from nmln.report import molecules as parts
 from nmln.report import page
@@ -50,7 +50,7 @@ def conclude(folder: Path, again: str, say: Callable[[str], None]) -> Outcome:
     )
     say("intervals over chains")
     told = reporting.read_run(folder)
-    summary = checkpoint.read_json(samples / generation.SUMMARY)
+    summary = read_summary(samples / generation.SUMMARY)
     train, test = found.train.smiles, found.test.smiles
     rows = read_rows(samples / generation.SAMPLES)
     counted = count_by_chain(rows, summary["settings"]["chains"], train, test)
@@ -65,9 +65,7 @@ def conclude(folder: Path, again: str, say: Callable[[str], None]) -> Outcome:
         _chains(summary, judged, told),
         *_training(told),
         _files(folder),
-        _again(
-            folder, again, summary["settings"]["parts"] == (told.config.training.processes or 1)
-        ),
+        _again(folder, again, _alike(summary["settings"], told.config.training.processes or 1)),
         reporting.configuration_section(told),
     ]
     name = Path(told.config.data.source).name
@@ -80,6 +78,27 @@ def conclude(folder: Path, again: str, say: Callable[[str], None]) -> Outcome:
     seconds = {"training": told.seconds, "generating": float(summary["seconds"])}
     findings = [*wrong, *summary["findings"]]
     return Outcome(folder, levels, seconds, findings, (path, *curves, *found.written))
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """What `nmln sample` says of its samples, if it has the form that the page needs."""
+    summary = checkpoint.read_json(path)
+    settings = summary.get("settings")
+    whole = ("attempts", "moves_per_sample", "processes", "moves_before_the_first")
+    real = ("seconds", "samples_per_second", "decoding_share")
+    if not (
+        isinstance(settings, dict)
+        and all(isinstance(settings.get(name), int) for name in ("chains", "parts"))
+        and all(isinstance(summary.get(name), int) for name in whole)
+        and all(isinstance(summary.get(name), int | float) for name in real)
+        and all(isinstance(summary.get(name), list) for name in ("levels", "findings"))
+        and all(isinstance(one, str) for one in summary["findings"])
+    ):
+        raise InputError(
+            "this does not describe samples. Restore it from a copy, or sample again (--overwrite).",
+            str(path),
+        )
+    return summary
 
 
 # Parts of the page.
@@ -96,7 +115,13 @@ def _lead(told: reporting.Run, summary: dict[str, Any], found: evaluation.Outcom
 
 
 def _chains(summary: dict[str, Any], judged: dict[str, Any], told: reporting.Run) -> Section:
-    html = chains_html(summary["findings"], judged, told.levels.chains)
+    try:
+        html = chains_html(summary["findings"], judged, told.levels.chains)
+    except checkpoint.FOREIGN:
+        raise InputError(
+            "this does not describe chains. Restore it from a copy, or sample again (--overwrite).",
+            str(told.folder / "samples" / "chains.json"),
+        ) from None
     speed = (
         f"{summary['samples_per_second']:,.0f} samples a second at the target, "
         f"{summary['moves_per_sample']} moves apart, by {summary['processes']} process"
@@ -141,7 +166,7 @@ def _files(folder: Path) -> Section:
 
 
 def _again(folder: Path, command: str, alike: bool) -> Section:
-    """`alike` says whether as many processes drew the samples as the command will take."""
+    """`alike` says whether the command will draw the same samples."""
     exact = "The same once more, to the bit, in a folder of its own:"
     near = (
         "The same once more in a folder of its own; the samples will be others, because another number "
@@ -154,6 +179,11 @@ def _again(folder: Path, command: str, alike: bool) -> Section:
         page.code(_more(folder)),
     )
     return Section("Again", html)
+
+
+def _alike(settings: dict[str, Any], processes: int) -> bool:
+    """Blocks of a fixed size do not depend on processes; earlier versions had a part for each."""
+    return bool(settings.get("block")) or settings["parts"] == processes
 
 
 def _more(folder: Path) -> str:

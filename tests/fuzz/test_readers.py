@@ -71,7 +71,7 @@ def fuzz(reader: Reader, path: Path, examples: int, number: int) -> Counter[str]
         derandomize=False,
         deadline=None,
         phases=(Phase.generate,),  # shrinking would repeat what takes long
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     @given(reader.files)
     def attempt(content: bytes) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import requests
+from requests.adapters import HTTPAdapter
 
 from nmln.files import InputError
 from nmln.molecules import smiles_files
@@ -57,7 +58,7 @@ def test_every_set_has_a_generous_limit() -> None:
 def test_plain_http_is_refused_before_anything_is_asked(
     server: Server, source: Source, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", None)
+    monkeypatch.setattr(HTTPAdapter, "send", None)
     with pytest.raises(InputError, match=r"http is not protected.*give an https address"):
         fetch(source, url=url)
     assert left_over() == set()
@@ -78,7 +79,7 @@ def test_a_redirect_from_https_to_http_is_not_followed(
         response.raw = io.BytesIO(b"smiles\nC\n")
         return response
 
-    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", answer)
+    monkeypatch.setattr(HTTPAdapter, "send", answer)
     with pytest.raises(InputError, match=f"could not be fetched: it redirects from https to {end}"):
         fetch(source, url="https://example.org/small.csv", attempts=1)
     assert asked == ["https://example.org/small.csv"]
