@@ -1,8 +1,8 @@
 """What blocks of chains cost: `python -m benchmarks.blocks`.
 
 Sampling deals its chains into blocks of a fixed size, so that what comes out does not depend on the
-number of processes. Here 100 chains of the shipped model run as one block and as several smaller ones, in
-one process and on one thread, in turns: the minima of all rounds are compared.
+number of processes. Here 100 chains of the shipped model run as one block and as several smaller ones,
+in one process and on one thread, in turns: the minima of all rounds are compared.
 """
 
 import argparse

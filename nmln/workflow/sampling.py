@@ -6,6 +6,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nmln import checkpoint
 from nmln.files import InputError, refuse_links
 from nmln.kernels.defaults import kernel_named
