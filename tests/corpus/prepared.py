@@ -143,9 +143,9 @@ def samples(shelf: Shelf, folder: Path) -> None:
 
 
 def sampling(shelf: Shelf, folder: Path) -> None:
-    """Sampling of molecules that was killed in the middle."""
+    """Sampling of molecules that was killed when all was drawn, but not yet put together."""
     shelf.take("molecules_run", folder)
-    words = ("sample", "molecules-run", *SAMPLING, "--processes", "1", "--num-samples", "4000")
+    words = ("sample", "molecules-run", *SAMPLING, "--processes", "1")
     place = Fault(str(folder / "molecules-run"), 40, "kill")
     shelf.run(folder, *words, code=-9, fault=place)
 

@@ -68,13 +68,13 @@ class Shim:
         if fault.how == "full" and fault.at <= number and what in _NEEDS_SPACE and fault.at:
             if half is not None and number == fault.at:
                 half()
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise _error(errno.ENOSPC, path)
         if number == fault.at and fault.how in ("error", "kill"):
             if half is not None:
                 half()
             if fault.how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            raise _error(errno.EIO, path)
 
     def hook(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self.busy:
@@ -85,6 +85,12 @@ class Shim:
                 self.step("open", path)
         elif event in _AUDITED:
             self.step(_AUDITED[event], arguments[1 if event == "os.rename" else 0])
+
+
+def _error(number: int, path: object) -> OSError:
+    """As the system reports it: with the name of the file, where the operation has been given one."""
+    named = () if isinstance(path, int) else (path,)
+    return OSError(number, os.strerror(number), *named)
 
 
 def install(fault: Fault) -> None:

@@ -48,7 +48,7 @@ VERBS = (
         "molecules_run",
         ("sample", "molecules-run", *SAMPLING, "--processes", "1"),
         "molecules-run",
-        ("samples/samples.csv.gz", "samples/counts.csv", "samples/sampling.json"),
+        ("samples/samples.csv.gz", "samples/counts.csv"),
     ),
     Verb(
         "sample worlds",
