@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,7 @@ class Wish:
 
 def sweeps_for(count: int, chains: int, burn_in: int, thin: int) -> int:
     """How many sweeps give so many samples."""
-    return burn_in + thin * ceil(count / chains)
+    return burn_in + thin * -(-count // chains)
 
 
 def open_run(folder: Path) -> Run:
