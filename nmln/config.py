@@ -1,7 +1,6 @@
 """The configuration of a run: frozen dataclasses, read from TOML, with every key checked."""
 
 import json
-import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -12,7 +11,11 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from nmln.files import InputError, check_readable
+from nmln.memory import told
 
+SEEDS = ("data.split_seed", "model.seed", "training.seed")
+_FASTEST = 1e6  # a learning rate: nothing is learned long before
+_WHOLE = 2**63  # what a whole number must stay below, either way
 PAPER_RATES = (0.1, 0.01, 0.005, 0.0025, 0.001)
 RATES = (0.08, 0.045, 0.02, 0.006, 0.001)  # neighbours swap alike on molecules of 10 atoms
 
@@ -115,6 +118,7 @@ class TrainingConfig:
     keep: int = 3
     retries: int = 3  # returns to the last good checkpoint before giving up
     processes: int = 0  # 0: one for each core
+    blocks: int = 0  # of replicas, each with its own random stream; 0: one per process at the start
 
 
 @dataclass(frozen=True)
@@ -193,18 +197,23 @@ def read_config(path: str | Path, preset: str | None = None) -> Config:
     check_readable(path)
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"this is not TOML: {error}.", str(path)) from None
     except UnicodeDecodeError:
         raise InputError("this is not UTF-8 text. Is it a TOML file?", str(path)) from None
     except RecursionError:
         raise InputError(
             "this is nested too deeply to be settings. Is it a TOML file?", str(path)
         ) from None
-    except ValueError:  # a number of more digits than are read
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"this is not TOML: {error}.", str(path)) from None
+    except ValueError:
         raise InputError("this has a number with too many digits. Correct it.", str(path)) from None
     named = content.pop("preset", "small")
-    return configure(content, str(path), preset or named)
+    if not isinstance(named, str):
+        raise InputError(f"preset must be the name of one, got {named!r}.", str(path))
+    config = configure(content, str(path), preset or named)
+    for name in SEEDS:
+        _check_seed(name, _value(config, name), str(path))
+    return config
 
 
 def override(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -215,8 +224,21 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
             known = [entry.name for entry in fields(Config)]
             raise InputError(_unknown("table", section, known))
         part = _fill(getattr(config, section), {key: value}, section, None)
+        if name in SEEDS:
+            _check_seed(name, getattr(part, key), None)
         config = replace(config, **{section: part})
     return config
+
+
+def _value(config: Config, name: str) -> Any:
+    section, _, key = name.partition(".")
+    return getattr(getattr(config, section), key)
+
+
+def _check_seed(name: str, seed: int, source: str | None) -> None:
+    """A new run has a seed as the flags take it; older ones may have been given a negative one."""
+    if not 0 <= seed < _WHOLE:
+        raise InputError(f"{name} must be between 0 and 2^63 - 1, but is {seed}.", source)
 
 
 def _fill(default: Any, given: Mapping[str, Any], section: str, source: str | None) -> Any:
@@ -248,10 +270,17 @@ def _coerce(value: Any, hint: Any, name: str, source: str | None) -> Any:
             return tuple(_coerce(one, float, name, source) for one in value)
         raise InputError(f"{name} is a list of numbers, but is {value!r}.", source)
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if abs(value) > sys.float_info.max or not isfinite(value):
-            raise InputError(f"{name} is a finite number, but is not.", source)
+        if isinstance(value, int) and abs(value) >= 10**300:
+            raise InputError(f"{name} is a finite number, but has more than 300 digits.", source)
+        if not isfinite(value):
+            raise InputError(f"{name} is a finite number, but is {value}.", source)
         return float(value)
     if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        if hint is int and not -_WHOLE <= value < _WHOLE:
+            least = "0" if name in SEEDS else "-2^63"
+            raise InputError(
+                f"{name} must be between {least} and 2^63 - 1, but is {told(value)}.", source
+            )
         return value
     kind = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}[hint]
     raise InputError(f"{name} is {kind}, but is {value!r}.", source)
@@ -286,6 +315,7 @@ def _check_ranges(config: Config) -> None:
         "training.steps": config.training.steps,
         "training.warm_start": config.training.warm_start,
         "training.processes": config.training.processes,
+        "training.blocks": config.training.blocks,
         "training.retries": config.training.retries,
         "training.checkpoint_seconds": config.training.checkpoint_seconds,
         "chains.changes": config.chains.changes,
@@ -308,10 +338,10 @@ def _check_ranges(config: Config) -> None:
             raise InputError(f"{name} must not be negative, but is {value}.")
     if config.model.potential == "formula" and config.model.networks > 1:
         raise InputError("a formula model has no networks: leave model.networks at 1.")
-    if not 0 < config.optimiser.learning_rate < float("inf"):
-        raise InputError(
-            f"optimiser.learning_rate must be positive, but is {config.optimiser.learning_rate}."
-        )
+    rate = config.optimiser.learning_rate
+    if not 0 < rate <= _FASTEST:
+        bound = "positive" if not rate > 0 else f"at most {_FASTEST:g}"
+        raise InputError(f"optimiser.learning_rate must be {bound}, but is {rate}.")
     if config.training.warm_start and config.chains.weighted:
         raise InputError(
             "chains.weighted follows log Z from the untrained model on, which steps without chains "

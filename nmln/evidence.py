@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import log
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int64, Integer
 from torch import Tensor
 
+from nmln.counting import count_up, log_number_of, number_of, refuse_overflow, strides
 from nmln.files import InputError
-from nmln.space import Space, count_up, refuse_overflow, strides
+from nmln.space import Space
 from nmln.types import Allowed, Worlds
 from nmln.worlds import Statement, locate
 
@@ -155,8 +155,13 @@ class Evidence:
 
     @property
     def number_of_worlds(self) -> int:
-        """How many worlds agree with the evidence."""
-        return int(np.prod(self.counts.numpy().astype(object)))
+        """How many worlds agree with the evidence; exact, whatever its length."""
+        return number_of(self.counts)
+
+    @property
+    def log_number_of_worlds(self) -> float:
+        """The natural logarithm of how many worlds agree with the evidence."""
+        return log_number_of(self.counts)
 
     def enumerate(self, limit: int = 2**24) -> Integer[Tensor, "worlds groups"]:
         """Every world that agrees, in the order of `index`; refused if there are more than `limit`."""
@@ -168,9 +173,13 @@ class Evidence:
 
     def index(self, values: Worlds) -> Int64[Tensor, "*batch"]:
         """The position of worlds in `enumerate`; the worlds must agree with the evidence."""
-        refuse_overflow(self.number_of_worlds)
         ranks = self.ranks.to(values.device)[values + self.space.offsets.to(values.device)]
-        return (ranks * strides(self.counts).to(values.device)).sum(-1)
+        return (ranks * self._strides.to(values.device)).sum(-1)
+
+    @cached_property
+    def _strides(self) -> Int64[Tensor, " groups"]:
+        refuse_overflow(self.counts)
+        return strides(self.counts)
 
 
 @dataclass(frozen=True, eq=False)

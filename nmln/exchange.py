@@ -48,6 +48,7 @@ def log_swap_ratio(
     a plus and once with a minus, so that constants added to a level's potential cancel.
     """
     upper = torch.tensor(pairs, dtype=torch.int64, device=scores.device)
+    cross, scores = cross.double(), scores.double()
     gained = cross[upper] + cross[upper + 1]
     return gained - scores[upper] - scores[upper + 1]
 
@@ -87,14 +88,18 @@ def exchange(
         else torch.where(moved[..., None], slopes, state.slopes),
     )
     labels = torch.where(moved, walkers[order], walkers)
-    return Exchanged(new, labels, SwapInfo(pairs, probabilities, swapped))
+    told = probabilities.to(state.scores.dtype)
+    return Exchanged(new, labels, SwapInfo(pairs, told, swapped))
 
 
 def decide(
     probabilities: Float[Tensor, "pairs chains"], rng: Generator
 ) -> Bool[Tensor, "pairs chains"]:
-    """Toss a coin for every pair; the statistics are the probabilities, not the tosses."""
+    """Toss a coin for every pair; the statistics are the probabilities, not the tosses.
+
+    Drawn and compared in double precision, as in every move.
+    """
     uniform = torch.rand(
-        probabilities.shape, generator=rng, dtype=probabilities.dtype, device=probabilities.device
+        probabilities.shape, generator=rng, dtype=torch.float64, device=probabilities.device
     )
-    return uniform < probabilities
+    return uniform < probabilities.double()

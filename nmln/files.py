@@ -65,6 +65,15 @@ class InputError(ValueError):
         return InputError(self.message, source, line, column)
 
 
+@contextmanager
+def placed(path: str | Path | None) -> Iterator[None]:
+    """Give complaints that name no place the name of the file that all of this is about."""
+    try:
+        yield
+    except InputError as error:
+        raise error if error.source or path is None else error.at(str(path)) from None
+
+
 class InterruptedRunError(Exception):
     """Somebody asked a long run to stop, and it did, with everything kept; the message says where."""
 
@@ -207,8 +216,8 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
         os.replace(temporary, target)
-    except OSError as error:
-        if error.filename in (name, temporary):  # messages name the file that the user knows
+    except OSError as error:  # the user knows the file, not its temporary neighbour
+        if error.filename in (None, name, temporary):
             error.filename, error.filename2 = str(target), None
         raise
     finally:
@@ -251,9 +260,9 @@ def write_lines(path: str | Path, lines: Iterable[str]) -> None:
 def only_one(path: Path, what: str) -> Iterator[None]:
     """Refuse to do `what` in a folder where another process does it; `path` is a lock file there.
 
-    The file is made if need be and has no other use, so that nothing ever replaces it. It is not
-    removed: a lock on a deleted file would protect nothing. The lock ends with the process, however
-    that ends. Where the system has no locks, or no file can be made, nothing is refused.
+    The file is made if need be and has no other use, so that nothing ever replaces it. Only its holder
+    may remove it, because a lock on a deleted file protects nothing. The lock ends with the process,
+    however that ends. Where the system has no locks, or no file can be made, nothing is refused.
     """
     if sys.platform == "win32":
         yield
@@ -274,7 +283,19 @@ def only_one(path: Path, what: str) -> Iterator[None]:
             ) from None
         except OSError:  # a file system without locks
             pass
+        if _is_current(file, path):
+            yield
+            return
+    with only_one(path, what):  # its last holder has removed it meanwhile
         yield
+
+
+def _is_current(file: IO[bytes], path: Path) -> bool:
+    """Whether an open file is still the one of its name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 def plain(content: object) -> object:

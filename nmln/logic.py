@@ -9,11 +9,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import isfinite
+from math import isfinite, prod
 from typing import NamedTuple
 
 from nmln.files import InputError
 from nmln.language import Domain, Language, quote, quote_constant
+from nmln.memory import refuse_size, told
 
 
 class GroundAtom(NamedTuple):
@@ -81,6 +82,8 @@ class _Marked(Variable):
 
 
 Term = Variable | Constant
+_COPY = 1000  # bytes that a formula takes at the least
+DEEPEST = 100  # connectives inside each other: what every reader and grounder takes without trouble
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,13 @@ class WeightedFormula:
     templates: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if nesting(self.formula) > DEEPEST:
+            raise InputError(
+                f"a formula may be nested up to {DEEPEST} connectives deep, but this one goes deeper. "
+                "Split it, or name parts of it by predicates of their own."
+            )
+        if self.weight is not None and not isinstance(self.weight, int | float):
+            raise InputError(f"a weight is a real number, but is {self.weight!r}.")
         if self.hard and self.weight is not None:
             raise InputError(
                 "a hard formula (one that ends in '.') has no weight. Drop the weight or the '.'."
@@ -215,6 +225,16 @@ def parts(formula: Formula) -> tuple[Formula, ...]:
             return (left, right)
         case _:
             return ()
+
+
+def nesting(formula: Formula) -> int:
+    """How many connectives and quantifiers stand inside each other at the most; needs no recursion."""
+    deepest, waiting = 0, [(formula, 0)]
+    while waiting:
+        one, depth = waiting.pop()
+        deepest = max(deepest, depth)
+        waiting += [(part, depth + 1) for part in parts(one)]
+    return deepest
 
 
 def _rebuild(formula: Formula, inside: tuple[Formula, ...]) -> Formula:
@@ -403,6 +423,12 @@ def expand_templates(
         [Constant(name, sorts[variable]) for name in constants[sorts[variable]]]
         for variable in weighted.templates
     ]
+    copies = prod(map(len, choices))
+    refuse_size(
+        _COPY * copies,
+        f"{str(weighted)[:200]}, which stands for {told(copies)} formulas,",
+        "Mark fewer variables with '+'.",
+    )
     return [
         replace(
             weighted,

@@ -14,14 +14,14 @@ from nmln.checkpoint import load_model, save_model
 from nmln.combination import check_alike, mean_of
 from nmln.config import Config, ModelConfig, configure, override
 from nmln.evidence import Evidence, VirtualEvidence
-from nmln.files import InputError
+from nmln.files import InputError, placed
 from nmln.formats.mln import Program, parse_mln
 from nmln.inference import Conditional
 from nmln.kernels.defaults import kernel_named
 from nmln.logic import WeightedFormula
 from nmln.noise import uniform
 from nmln.partition import ScaledPotential
-from nmln.potentials.base import BasePotential
+from nmln.potentials.base import BasePotential, refuse_complex
 from nmln.potentials.bounded import BoundedPotential
 from nmln.potentials.formula import FormulaPotential
 from nmln.potentials.fragment import DeepSetPotential, FragmentPotential
@@ -37,6 +37,7 @@ from nmln.training import Metrics, Return, Trainer, train
 from nmln.training.method import Method
 from nmln.training.optimiser import by_level
 from nmln.training.pilot import steps_in
+from nmln.training.sizes import check_model, check_training
 from nmln.types import Sweep
 
 Report = Callable[[Metrics | Return], None]
@@ -79,6 +80,7 @@ class Model:
         if not len(worlds):
             raise InputError("there are no worlds to train on.")
         method = Method.of(config.ladder)
+        check_training(space, config)
         potential = _learned(space, method.trained_levels, config, formulas)
         if config.optimiser.common:
             _make_alike(potential)
@@ -267,6 +269,7 @@ class Model:
 
     def take(self, tensors: Mapping[str, Tensor], source: str) -> None:
         """Take over saved parameters, if they are those of this model."""
+        refuse_complex(tensors, source)
         try:
             if any(tensor.is_complex() for tensor in tensors.values()):
                 raise TypeError("weights are real numbers")
@@ -286,15 +289,16 @@ class Model:
     @staticmethod
     def described(content: dict[str, Any], source: str | None = None) -> "Model":
         """A model with this description, its parameters still to be filled in."""
-        program, settings = content.get("program"), content.get("config")
-        if not isinstance(program, str) or not isinstance(settings, dict):
+        text, settings = content.get("program"), content.get("config")
+        if not isinstance(text, str) or not isinstance(settings, dict):
             raise InputError("this is not the description of a model.", source)
-        program = parse_mln(program, source or "model")
-        space = Space(program.language, program.domain)
-        config = configure(settings, source)
-        potential = _learned(
-            space, Method.of(config.ladder).trained_levels, config, program.formulas
-        )
+        program = parse_mln(text, source or "model")
+        with placed(source):
+            space = Space(program.language, program.domain)
+            config = configure(settings, source)
+            potential = _learned(
+                space, Method.of(config.ladder).trained_levels, config, program.formulas
+            )
         if config.model.base:
             table = torch.zeros(potential.levels, space.entries)
             potential = potential.add(IndependentPotential(space, table))
@@ -313,6 +317,7 @@ def _learned(
     space: Space, levels: int, config: Config, formulas: Sequence[WeightedFormula]
 ) -> TotalPotential:
     """The part of the potential that has parameters."""
+    check_model(space, levels, config.model)
     parts: list[BasePotential] = [
         _network(space, levels, config.model, config.model.seed + number)
         for number in range(_networks(config.model))

@@ -14,8 +14,10 @@ import torch
 from jaxtyping import Float, Float64, Int64, Integer
 from torch import Generator, Tensor
 
+from nmln.counting import more_than, told_worlds
 from nmln.evidence import Evidence
 from nmln.files import InputError
+from nmln.memory import refuse_size, told
 from nmln.space import Space
 from nmln.types import Values, Worlds
 
@@ -101,6 +103,11 @@ def uniform(
         )
     rules = evidence or Evidence.none(space)
     counts = _counts(space, rules).to(rng.device)
+    refuse_size(
+        levels * chains * space.groups * (16 + space.dtype.itemsize),
+        f"{told(chains)} chains at {told(levels)} levels, over {told(space.groups)} groups,",
+        "Take fewer chains or levels.",
+    )
     shape = (levels, chains, space.groups)
     draws = torch.rand(shape, generator=rng, dtype=torch.float64, device=rng.device)
     groups = torch.arange(space.groups, device=rng.device).expand(shape)
@@ -268,13 +275,13 @@ def _counts(space: Space, evidence: Evidence | None) -> Int64[Tensor, " groups"]
 def _enumerable(space: Space, evidence: Evidence | None, rate: float, limit: int) -> list[int]:
     _check_rate(rate, "a corruption rate")
     _warn_if_noisier_than_uniform(_counts(space, evidence), rate)
-    counts = _counts(space, evidence).tolist()
-    if prod(counts) > limit:
+    counts = _counts(space, evidence)
+    if more_than(counts, limit):
         raise InputError(
-            f"there are {prod(counts):,} worlds, too many for an exact channel (the limit is "
+            f"there are {told_worlds(counts)} worlds, too many for an exact channel (the limit is "
             f"{limit:,}). Observe more groups, or take fewer constants."
         )
-    return counts
+    return counts.tolist()
 
 
 def _group_channel(count: int, rate: float) -> Float64[Tensor, "before after"]:

@@ -6,7 +6,6 @@ they follow the tuples of constants in row-major order, leaving out the tuples t
 A world is one category per group, kept in the smallest integer type that holds it.
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,9 +17,11 @@ import torch
 from jaxtyping import Float, Int64, Integer, UInt8
 from torch import Tensor
 
+from nmln.counting import count_up, number_of, refuse_overflow, strides
 from nmln.files import InputError
 from nmln.language import Attribute, Language
 from nmln.logic import GroundAtom
+from nmln.memory import CONSTANT, machine_memory, told
 from nmln.types import Entries, Worlds
 
 _CHUNK = 256  # worlds encoded at a time: what is written stays in the cache
@@ -68,8 +69,9 @@ class Measure:
 
     def __str__(self) -> str:
         return (
-            f"{self.groups:,} groups, {self.atoms:,} ground atoms, {self.bytes_per_world:,} bytes "
-            f"per world ({self.bytes_one_hot:,} as a one-hot vector)"
+            f"{told(self.groups)} groups, {told(self.atoms)} ground atoms, "
+            f"{told(self.bytes_per_world)} bytes per world ({told(self.bytes_one_hot)} as a one-hot "
+            "vector)"
         )
 
 
@@ -77,7 +79,8 @@ def measure(language: Language, domain: Mapping[str, Sequence[str] | int]) -> Me
     """Count the groups, ground atoms and bytes of a space without building it."""
     counts = {s: int(c) if isinstance(c, int | np.integer) else len(c) for s, c in domain.items()}
     counts = {**counts, **{sort: len(values) for sort, values in language.value_sorts.items()}}
-    groups = atoms = entries = tables = 0
+    groups = atoms = entries = 0
+    tables = CONSTANT * sum(counts.values())
     for attribute in language:
         shape = [counts.get(sort, 0) for sort in attribute.sorts]
         count = _count_tuples(attribute, shape)
@@ -128,7 +131,7 @@ class Space:
         needed = size.bytes_per_world + size.bytes_one_hot + size.bytes_tables
         if needed > memory:
             raise InputError(
-                f"this domain is too large: {size}; {needed:,} bytes with the index tables, but "
+                f"this domain is too large: {size}; {told(needed)} bytes with the index tables, but "
                 f"{memory:,} may be used. Take fewer constants, or split the world into parts."
             )
 
@@ -328,7 +331,8 @@ class Space:
 
     @property
     def number_of_worlds(self) -> int:
-        return prod(block.size**block.count for block in self.blocks)
+        """Exact, whatever its length: print it with `told_worlds(space.sizes)`."""
+        return number_of(self.sizes)
 
     def enumerate(self, limit: int = 2**24) -> Integer[Tensor, "worlds groups"]:
         """Every world, in the order of `index`; refused if there are more than `limit`."""
@@ -336,41 +340,12 @@ class Space:
 
     def index(self, values: Worlds) -> Int64[Tensor, "*batch"]:
         """The position of worlds in `enumerate`."""
-        refuse_overflow(self.number_of_worlds)
-        return (values.to(torch.int64) * strides(self.sizes).to(values.device)).sum(-1)
+        return (values.to(torch.int64) * self._strides.to(values.device)).sum(-1)
 
-
-def strides(radices: Int64[Tensor, " digits"]) -> Int64[Tensor, " digits"]:
-    """What each digit counts for in mixed radix, the last digit running fastest."""
-    return torch.cat([radices.flip(0).cumprod(0).flip(0)[1:], radices.new_ones(1)])[: len(radices)]
-
-
-def refuse_overflow(worlds: int) -> None:
-    """An index of a world must fit into 63 bits."""
-    if worlds >= 2**63:
-        raise InputError(
-            f"there are {worlds:.3g} worlds, too many for an index. Use space.pack(worlds) as a key."
-            if worlds < 10**300
-            else "there are too many worlds for an index. Use space.pack(worlds) as a key."
-        )
-
-
-def count_up(
-    radices: Int64[Tensor, " digits"], limit: int, dtype: torch.dtype
-) -> Integer[Tensor, "numbers digits"]:
-    """All numbers in mixed radix, in order; refused if there are more than `limit`."""
-    total = prod(radices.tolist())
-    if total > limit:
-        raise InputError(
-            f"there are {total:,} worlds, too many to enumerate (the limit is {limit:,}). "
-            "Observe more groups, take fewer constants, or sample instead."
-        )
-    numbers = torch.empty(total, len(radices), dtype=dtype)
-    remaining = torch.arange(total)
-    for digit in range(len(radices) - 1, -1, -1):  # a column at a time: nothing larger is held
-        numbers[:, digit] = remaining % radices[digit]
-        remaining = remaining.div(radices[digit], rounding_mode="floor")
-    return numbers
+    @cached_property
+    def _strides(self) -> Int64[Tensor, " groups"]:
+        refuse_overflow(self.sizes)
+        return strides(self.sizes)
 
 
 def _constants(
@@ -437,11 +412,3 @@ def _existing(attribute: Attribute, shape: tuple[int, ...]) -> np.ndarray:
     if attribute.symmetric:
         exists &= places[0] <= places[1]
     return exists
-
-
-def machine_memory() -> int:
-    """The physical memory in bytes; 16 GiB where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 2**34

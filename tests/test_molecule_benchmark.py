@@ -63,7 +63,7 @@ def test_nothing_is_divided_by_the_molecules_of_a_model_without_any() -> None:
 
 
 def test_the_extrapolation_knows_how_many_worlds_are_remembered() -> None:
-    assert generation._REMEMBERED == REMEMBERED
+    assert generation.REMEMBERED == REMEMBERED
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs the /proc of Linux")

@@ -18,7 +18,7 @@ from nmln.checkpoint.runs import (
     save_model,
     saved_steps,
 )
-from nmln.checkpoint.trees import FOREIGN, flatten, unflatten
+from nmln.trees import FOREIGN, flatten, unflatten
 
 __all__ = [
     "FOREIGN",

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from nmln.files import InputError
+from nmln.trees import RESERVED
 
 if sys.platform != "win32":
     import fcntl
@@ -29,7 +30,6 @@ FORMAT = 1
 # By name, because the package names all of its modules and this one must not depend on them.
 VERSION: str = import_module("nmln").__version__
 TENSORS, CONTENT, MANIFEST = "tensors.safetensors", "content.json", "manifest.json"
-RESERVED = "__metadata__"  # a word of the safetensors format
 _MOST_BYTES = {CONTENT: 2**26, MANIFEST: 2**16}
 _PATIENCE = 60.0  # seconds that a writer waits for another one
 _DTYPES = (

@@ -1,6 +1,8 @@
 """The command line. Nothing heavy is imported before a verb needs it."""
 
+import os
 import warnings
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -14,12 +16,15 @@ from nmln.cli.infer import infer
 from nmln.cli.kb import kb
 from nmln.cli.learn import learn
 from nmln.cli.likelihood import likelihood
+from nmln.cli.processes import alone
 from nmln.cli.report import report
 from nmln.cli.reproduce import reproduce
 from nmln.cli.run import run
 from nmln.cli.sample import sample
 from nmln.cli.train import train
 from nmln.files import InputError, InterruptedRunError, LostProcessError
+from nmln.memory import is_out_of_memory
+from nmln.signals import PRIVATE_FOLDER, raising
 
 app = typer.Typer(
     help="Neural Markov Logic Networks with parallel noising.",
@@ -66,18 +71,30 @@ def main() -> None:
     """Run the command line; a user's mistake ends in one line, not in a traceback."""
     warnings.showwarning = warn
     try:
-        app(prog_name="nmln")
+        # One of several processes that has nothing to keep yet ends at once.
+        with raising() if alone() else nullcontext():
+            app(prog_name="nmln")
     except InputError as error:
         fail(str(error))
     except InterruptedRunError as error:
         fail(str(error), code=130)
-    except LostProcessError:
-        raise SystemExit(3) from None  # the process that started all says what happened
+    except LostProcessError as error:
+        if PRIVATE_FOLDER in os.environ:  # the process that started all says what happened
+            raise SystemExit(3) from None
+        fail(
+            f"{error} The last checkpoint is kept: start all processes again with nmln train "
+            "--resume and the folder of the run.",
+            code=3,
+        )
     except OSError as error:
         fail(explain(error))
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
         fail("this does not fit into the memory of the machine. Ask for less at a time.")
     except KeyboardInterrupt:
+        if not alone():  # the process that started all says how to continue
+            raise SystemExit(130) from None
         fail("interrupted.", code=130)
 
 

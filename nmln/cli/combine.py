@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nmln.cli.common import one_thread, progress
+from nmln.cli.common import Data, one_thread, progress
 
 
 def combine(
@@ -26,6 +26,7 @@ def combine(
             help="Let --fit also learn what each further piece of a world costs, where the runs do not.",
         ),
     ] = False,
+    data: Data = None,
 ) -> None:
     """Make one model of several runs: its score is the mean of theirs.
 
@@ -37,5 +38,5 @@ def combine(
     from nmln.workflow.combining import combine as work
 
     with progress("fitting", fit) as tick:
-        model = work(runs, output, fit, lambda _: tick(), pieces=pieces)
+        model = work(runs, output, fit, lambda _: tick(), pieces=pieces, data=data)
     typer.echo(f"Written: {output}, the mean of {model.config.model.networks} networks")

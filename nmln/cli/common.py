@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nmln.files import InputError
+from nmln.signals import PRIVATE_FOLDER
 
 if TYPE_CHECKING:
     from nmln.molecules.tally import Dropped
 
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Repeats a run exactly.")]
 Seeds = Annotated[int, typer.Option(min=2, max=10_000, help="Independent repetitions.")]
+Data = Annotated[
+    str | None,
+    typer.Option("--data", help="Where the data of the run are now, if they have moved."),
+]
 Output = Annotated[Path, typer.Option(help="Where the results go.")]
 _REASONS = 6  # why lines were left out, in a message
 
@@ -62,16 +67,24 @@ def told_dropped(dropped: "Sequence[Dropped]") -> str:
     return f"{lines:,} line{'s' if lines > 1 else ''} left out: {shown}{more}."
 
 
+_SILENT = "silent"  # in a private folder: from now on only the launcher speaks
+
+
 def _first_to_say(message: str) -> bool:
     """Whether none of several processes has said this yet.
 
-    Their launcher gives each a folder, side by side: who makes a mark there first may speak. So what
-    happens to one process is told by that one, and what happens to all of them is told once.
+    Their launcher gives them a folder: the first to make a mark there may speak. So what happens to one
+    process is told by that one, and what happens to all of them is told once.
     """
-    own = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if not own:
+    if private := os.environ.get(PRIVATE_FOLDER):
+        folder = Path(private)
+    elif error_file := os.environ.get("TORCHELASTIC_ERROR_FILE"):  # torchrun: a folder for each
+        folder = Path(error_file).parent.parent
+    else:
         return True
-    mark = Path(own).parent.with_name(f"said-{hashlib.sha256(message.encode()).hexdigest()}")
+    if (folder / _SILENT).exists():
+        return False
+    mark = folder / f"said-{hashlib.sha256(message.encode()).hexdigest()}"
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:
@@ -81,15 +94,26 @@ def _first_to_say(message: str) -> bool:
     return True
 
 
+def silence_processes(private: Path) -> None:
+    """Let the processes that share a folder end without a word."""
+    (private / _SILENT).touch()
+
+
+def something_said(private: Path) -> bool:
+    """Whether one of the processes that share a folder has told the user something."""
+    return any(private.glob("said-*"))
+
+
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
     """A bar while a terminal watches, and nothing left of it afterwards."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(escape(what), total=total)
         yield lambda: bar.advance(task)
 
 
@@ -132,9 +156,10 @@ def settings_in(given: list[str]) -> dict[str, Any]:
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar that is told how much is done and of how much, while a terminal watches."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as shown:
-        task = shown.add_task(what, total=None)
+        task = shown.add_task(escape(what), total=None)
         yield lambda done, total: shown.update(task, completed=done, total=total)

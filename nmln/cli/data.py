@@ -181,7 +181,7 @@ def _bar(what: str) -> "Iterator[Watch]":
 
     console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # names of files
         BarColumn(),
         DownloadColumn(),
         TimeRemainingColumn(),
@@ -195,6 +195,7 @@ def _bar(what: str) -> "Iterator[Watch]":
 
 def _show_molecules(paths: list[Path]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from nmln.molecules.datasets import describe
@@ -209,7 +210,7 @@ def _show_molecules(paths: list[Path]) -> None:
         table = Table(heading)
         table.add_column("molecules", justify="right")
         for name, count in counts.items():
-            table.add_row(str(name), f"{count:,}")
+            table.add_row(escape(str(name)), f"{count:,}")
         console.print(table)
     _show_dropped(found.dropped)
     if len(found.sizes) > 1:

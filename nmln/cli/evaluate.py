@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nmln.cli.common import Seed, one_thread, spinner
+from nmln.cli.common import Data, Seed, one_thread, spinner
 from nmln.files import InputError
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def evaluate(
     fcd: Annotated[bool, typer.Option(help="Measure the Fréchet ChemNet distance.")] = True,
     processes: Annotated[int, typer.Option(min=1, help="Processes that read SMILES.")] = 1,
     seed: Seed = 0,
+    data: Data = None,
 ) -> None:
     """Compare samples with the molecules that were trained on and those that were held out.
 
@@ -84,6 +85,7 @@ def evaluate(
             seed=seed,
             processes=processes,
             progress=say,
+            data=data,
         )
     for note in (*outcome.notes, *_reasons(outcome)):
         typer.secho("note: ", fg="yellow", nl=False, err=True)

@@ -151,6 +151,8 @@ def _world(posed: "Posed", exact: bool | None, seed: int, output: Path | None) -
     if output is None:
         typer.echo(to_text(posed.space, best.world))
     typer.echo(f"{best.method} Its score is {best.score:.4f}.", err=output is None)
+    for warning in best.warnings:
+        warn(warning)
     if output is not None:
         inference.write_world(output, posed, best, _command())
         typer.echo(f"Written: {output}")
@@ -174,6 +176,8 @@ def _likelihood(
         between = "" if found.exact else f", between {least:.4f} and {most:.4f}"
         typer.echo(f"world {number}: log P = {value:.4f}{between}")
     typer.echo(found.method)
+    for warning in found.warnings:
+        warn(warning)
     if output is not None:
         inference.write_likelihoods(output, found)
         typer.echo(f"Written: {output}")

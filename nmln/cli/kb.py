@@ -1,5 +1,6 @@
 """`nmln kb`: complete knowledge bases of triples."""
 
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -140,13 +141,14 @@ def _train(job: "Job", checkpoint_seconds: float) -> None:
     if result.interrupted:
         raise InterruptedRunError(
             f"stopped after {result.epochs} epochs, and kept; the best so far is the model. Go on with: "
-            f"nmln kb train --resume {job.folder}"
+            f"{knowledge.resuming(job.folder)}"
         )
     typer.echo(f"Next: {_next(job.folder)}")
 
 
 def _next(folder: Path) -> str:
-    return f"nmln kb rank {folder}  |  nmln kb complete {folder}"
+    name = shlex.quote(str(folder))
+    return f"nmln kb rank {name}  |  nmln kb complete {name}"
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import Seed, bar, one_thread, warn
+from nmln.cli.common import Data, Seed, bar, one_thread, warn
 
 if TYPE_CHECKING:
     from nmln.workflow.likelihood import Mean
@@ -19,6 +19,7 @@ def likelihood(
         int, typer.Option(min=3, help="Sweeps of the chains that lead from level to level.")
     ] = 1000,
     seed: Seed = 0,
+    data: Data = None,
 ) -> None:
     """Estimate the log-likelihood of a run's training and test worlds, and molecules.
 
@@ -30,7 +31,9 @@ def likelihood(
     from nmln.workflow import likelihood as job
 
     with bar("annealing") as tell:
-        found = job.run(run, chains=chains, steps=steps, sweeps=sweeps, seed=seed, progress=tell)
+        found = job.run(
+            run, chains=chains, steps=steps, sweeps=sweeps, seed=seed, progress=tell, data=data
+        )
     _tell("world", found.train_worlds, found.test_worlds)
     if found.train_molecules is not None:
         _tell("molecule", found.train_molecules, found.test_molecules)

@@ -1,27 +1,35 @@
-"""Several processes for one command, by torch.distributed's own launcher."""
+"""Several processes for one command, started and watched by this one."""
 
-import logging
 import os
+import shlex
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import typer
 
-from nmln.cli.common import fail
+import nmln
+from nmln.cli.common import fail, silence_processes, something_said
 from nmln.files import InterruptedRunError
+from nmln.signals import LAUNCHER, PRIVATE_FOLDER, STOPPING, handling, raising
 
 _EXPLAINED = (2, 130)  # how a process leaves that has said itself what is wrong
 _PARTNER_LOST = 3
-_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")  # that the launcher handles
+_ASKING = (*STOPPING, *((signal.SIGQUIT,) if hasattr(signal, "SIGQUIT") else ()))
+_LOOK = 0.1  # seconds between two looks at the processes
+_LAST_WORDS = 2.0  # seconds in which others may notice by themselves that one has failed
+_GRACE = 60.0  # seconds to save and leave, before a process is killed
 
 
 def alone() -> bool:
-    """Whether this is the process that the user started, not one of several by torchrun."""
+    """Whether this is the process that the user started, not one of several by a launcher."""
     return "WORLD_SIZE" not in os.environ
 
 
@@ -31,10 +39,8 @@ def cores() -> int:
 
 @contextmanager
 def stoppable(again: str) -> Iterator[None]:
-    """Whoever stops this, by Ctrl-C or SIGTERM, is told how to go on: by the command `again`."""
-    with _same_handlers():
-        if _in_main_thread():
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """When this is stopped, by Ctrl-C or a signal, the message says how to continue: by `again`."""
+    with raising():
         try:
             yield
         except KeyboardInterrupt:
@@ -45,72 +51,130 @@ def _stopped(again: str) -> InterruptedRunError:
     return InterruptedRunError(f"stopped. What was reached is kept. Go on with: {again}")
 
 
-@contextmanager
-def _same_handlers() -> Iterator[None]:
-    """Afterwards signals do what they did before; the launcher would keep them for itself."""
-    known = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
-    before = {one: signal.getsignal(one) for one in known} if _in_main_thread() else {}
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler or signal.SIG_DFL)
-
-
-def _in_main_thread() -> bool:
-    """Whether this thread may say what signals do."""
-    return threading.current_thread() is threading.main_thread()
-
-
-def _silence_launcher() -> None:
-    """Some of the launcher's loggers have levels of their own, so each is told by its name."""
-    for name in ("torch.distributed.elastic", *logging.root.manager.loggerDict):
-        if name.startswith("torch.distributed.elastic"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
 def start_processes(
-    count: int, folder: Path, arguments: Sequence[str] | None = None, again: str | None = None
+    count: int,
+    folder: Path,
+    arguments: Sequence[str] | None = None,
+    again: str | None = None,
+    *,
+    rendezvous: bool = True,
 ) -> None:
     """Run this command again in `count` processes, or that with other `arguments`, and wait for them.
 
     When one is lost the others are ended, and the user is told how to go on from the last checkpoint: by
-    the command `again`, or by resuming the training in the folder.
+    the command `again`, or by resuming the training in the folder. Processes that share nothing need no
+    `rendezvous` and then open no port.
     """
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    words = ["-m", "nmln", *(sys.argv[1:] if arguments is None else arguments)]
+    asked: list[int] = []
 
-    from nmln.distributed import LAUNCHER
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
 
-    _silence_launcher()
-    os.environ |= {"OMP_NUM_THREADS": "1", LAUNCHER: str(os.getpid())}
-    # Where the processes leave marks for each other; the launcher would never clear its own away.
-    with tempfile.TemporaryDirectory(prefix="nmln-") as marks:
-        settings = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=count,
-            rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0",
-            run_id=f"nmln-{os.getpid()}",
-            max_restarts=0,
-            monitor_interval=0.2,
-            logs_specs=DefaultLogsSpecs(log_dir=marks),
-        )
+    with _private_folder() as private, handling(ask, _ASKING):
+        if rendezvous:
+            from nmln.distributed import prepare
+
+            prepare(private)
+        children: list[subprocess.Popen[bytes]] = []
         try:
-            with _same_handlers():
-                elastic_launch(settings, sys.executable)(
-                    "-m", "nmln", *(sys.argv[1:] if arguments is None else arguments)
-                )
-        except SignalException:
-            if again is not None and not any(Path(marks).rglob("said-*")):
-                raise _stopped(again) from None
-            raise typer.Exit(130) from None
-        except ChildFailedError as error:
-            codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-            tell_loss(codes, count, folder, again)
+            children.extend(_start(words, rank, count, private) for rank in range(count))
+            codes = _supervise(children, asked, private)
+        finally:
+            _end(children)
+        said = something_said(private)
+    if asked:
+        if said:
+            raise typer.Exit(130)
+        raise _stopped_in(folder, again)
+    if codes:
+        tell_loss(codes, count, folder, again)
+
+
+@contextmanager
+def _private_folder() -> Iterator[Path]:
+    """A folder that only this user can read: for what the processes have to tell each other."""
+    folder = Path(tempfile.mkdtemp(prefix="nmln-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(words: Sequence[str], rank: int, count: int, private: Path) -> subprocess.Popen[bytes]:
+    told = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(count),
+        "OMP_NUM_THREADS": "1",
+        LAUNCHER: str(os.getpid()),
+        PRIVATE_FOLDER: str(private),
+    }
+    # The folder that one works in may hold received files: nothing is imported from there, unless
+    # the package itself is.
+    at_home = Path(nmln.__file__).resolve().parents[1] == Path.cwd().resolve()
+    return subprocess.Popen(
+        [sys.executable, *([] if at_home else ["-P"]), *words],
+        env={**os.environ, **told},
+        stdin=subprocess.DEVNULL,
+        # Ctrl-C at a terminal comes here alone, and from here to each process, once.
+        start_new_session=True,
+    )
+
+
+def _supervise(
+    children: Sequence[subprocess.Popen[bytes]], asked: Sequence[int], private: Path
+) -> dict[int, int]:
+    """Wait for all, end all when one fails or a stop is asked for; the exit codes of those that failed.
+
+    Only those count that failed by themselves. A second signal ends all at once.
+    """
+    codes: dict[int, int] = {}
+    while any(child.poll() is None for child in children) and not asked:
+        if codes := _failed(children):
+            _wait(children, _LAST_WORDS, lambda: bool(asked))
+            break
+        time.sleep(_LOOK)
+    codes = _failed(children)
+    if asked or codes:
+        if codes and not asked:
+            silence_processes(private)  # the launcher says what happened
+        for child in children:
+            if child.poll() is None:
+                child.terminate()
+        before = len(asked)
+        _wait(children, _GRACE, lambda: len(asked) > before)
+    return codes
+
+
+def _failed(children: Sequence[subprocess.Popen[bytes]]) -> dict[int, int]:
+    return {rank: code for rank, child in enumerate(children) if (code := child.poll())}
+
+
+def _wait(
+    children: Sequence[subprocess.Popen[bytes]], seconds: float, hurry: Callable[[], bool]
+) -> None:
+    deadline = time.monotonic() + seconds
+    while any(child.poll() is None for child in children) and not hurry():
+        if time.monotonic() > deadline:
+            return
+        time.sleep(_LOOK)
+
+
+def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+    for child in children:
+        child.wait()
+
+
+def _stopped_in(folder: Path, again: str | None) -> InterruptedRunError:
+    if again is not None:
+        return _stopped(again)
+    if (folder / "config.json").exists():
+        return _stopped(f"nmln train --resume {shlex.quote(str(folder))}")
+    return InterruptedRunError("stopped before anything was kept.")
 
 
 def tell_loss(codes: dict[int, int], count: int, folder: Path, again: str | None = None) -> None:
@@ -127,7 +191,7 @@ def tell_loss(codes: dict[int, int], count: int, folder: Path, again: str | None
         fail(f"{lost} Nothing was kept yet: begin anew.", code=1)
     fail(
         f"{lost} The last checkpoint holds the chains of all. Go on with: nmln train --resume "
-        f"{folder} (with --processes 1 to do it in one)",
+        f"{shlex.quote(str(folder))} (with --processes 1 to do it in one)",
         code=1,
     )
 

@@ -5,7 +5,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -73,8 +73,8 @@ def run(
     )
     folder = output or Path("runs") / _name(data, size)
     command = shlex.join(["nmln", *sys.argv[1:]])
-    with _kept(command), stoppable(command):
-        settings = _prepare(folder, settings)
+    with _kept(command), stoppable(command), ExitStack() as held:
+        settings = _prepare(folder, settings, held)
         config = settings.config()
         count = min(processes or cores(), config.chains.replicas, config.training.batch)
         _train(folder, settings, count)
@@ -115,17 +115,20 @@ def _kept(command: str) -> Iterator[None]:
         raise
 
 
-def _prepare(folder: Path, settings: "Settings") -> "Settings":
+def _prepare(folder: Path, settings: "Settings", held: ExitStack) -> "Settings":
+    """Read the data, unless that was done before, and begin the job; `held` keeps others out."""
     from nmln.workflow import main_job
 
     main_job.check_kind(settings.data)
     settings.config()  # refuses before anything is read
     if (folder / "config.json").exists():
+        held.enter_context(main_job.alone(folder))
         settings = main_job.begin(folder, settings)
         _stage(1, f"{settings.data} was read before: going on in {folder}")
         return settings
     _stage(1, f"Reading {settings.data}: some thousand molecules a second.")
     source = main_job.load(settings)
+    held.enter_context(main_job.alone(folder))
     settings = main_job.begin(folder, settings)
     typer.echo(
         f"      {len(source.names):,} molecules: {len(source.train):,} to learn from, "
@@ -161,7 +164,7 @@ def _train(folder: Path, settings: "Settings", count: int) -> None:
 
 
 def _generate(folder: Path, settings: "Settings", count: int) -> None:
-    from nmln.cli import app
+    from nmln.cli.sample import work_in_processes
     from nmln.workflow import generation, main_job, sampling
 
     if main_job.sampled(folder):
@@ -170,20 +173,17 @@ def _generate(folder: Path, settings: "Settings", count: int) -> None:
     opened = sampling.open_run(folder)
     settings = main_job.settle(folder, opened, settings, count)
     command = shlex.join(["nmln", *sys.argv[1:]])
-    job = main_job.sample_job(folder, opened, settings, count, command)
-    left = job.settings.sweeps - min(job.sweeps_done(part) for part in range(job.settings.parts))
-    seconds = left * main_job.seconds_a_sweep(opened, settings, count)
-    _stage(
-        3,
-        f"Generating {settings.samples:,} molecules at each of {len(job.levels)} levels: about "
-        f"{seconds // 60:.0f}:{seconds % 60:02.0f} minutes.",
-    )
-    words = main_job.sample_arguments(folder)
-    if count == 1:
-        app([*words, "--processes", "1"], prog_name="nmln", standalone_mode=False)
-        return
-    start_processes(count, folder, words)
-    generation.finish(job, count)
+    with generation.only_sampler(sampling.place_of(opened)):
+        job = main_job.sample_job(folder, opened, settings, command)
+        count = min(count, len(job.blocks))
+        seconds = job.left * main_job.seconds_a_sweep(opened, settings, count)
+        _stage(
+            3,
+            f"Generating {settings.samples:,} molecules at each of {len(job.levels)} levels: about "
+            f"{seconds // 60:.0f}:{seconds % 60:02.0f} minutes.",
+        )
+        work_in_processes(job, count, command, main_job.sample_arguments(folder))
+        generation.finish(job, count)
 
 
 def _show(outcome: "Outcome", seconds: float) -> None:

@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,11 +11,12 @@ import typer
 
 from nmln.cli.common import Seed, one_thread, progress
 from nmln.cli.processes import alone, cores, start_processes, stoppable
-from nmln.files import InputError, only_one
+from nmln.files import InputError
 
 if TYPE_CHECKING:
     from nmln.workflow.generation import Generated, Job
     from nmln.workflow.sampling import Run, Wish
+    from nmln.workflow.working import Part
 
 
 def sample(
@@ -52,9 +54,28 @@ def sample(
         str, typer.Option(metavar="NAME", help="Another kernel than the model is set up with.")
     ] = "",
     seed: Seed = 0,
-    processes: Annotated[int, typer.Option(min=0, help="For molecules; 0: one for each core.")] = 0,
+    block_size: Annotated[
+        int,
+        typer.Option(min=1, help="Replicas that a process draws together; few are slower."),
+    ] = 50,
+    processes: Annotated[
+        int, typer.Option(min=0, help="0: one for each core, or one for what is not molecules.")
+    ] = 0,
+    part: Annotated[
+        str | None,
+        typer.Option(metavar="K/N", help="Draw only the K-th of N shares, to be joined later."),
+    ] = None,
+    join: Annotated[bool, typer.Option("--join", help="Put all parts together.")] = False,
+    parts_in: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from", metavar="DIR", help="With --join: where parts are; may be repeated."
+        ),
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with what was begun, as it was.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Begin anew where samples are already.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option(help="Replace samples, once the new ones are complete.")
+    ] = False,
     pretrained: Annotated[
         str | None,
         typer.Option(
@@ -66,30 +87,36 @@ def sample(
 
     Molecules: samples.csv.gz has a row for every attempt, counts.csv how often each valid molecule came,
     sampling.json the rest. Ctrl-C keeps what was reached; --resume, or the same command again, goes on.
-    Other worlds are written in the format that the model was trained on.
+    Other worlds are written in the format that the model was trained on. What comes out does not depend
+    on the number of processes, nor on whether it is drawn in parts.
     """
     one_thread()
     from nmln.workflow import sampling
+    from nmln.workflow.joining import read_part
 
     opened = sampling.open_run(_folder(run, pretrained))
     wish = sampling.Wish(
         num_samples, chains, burn_in, thin, moves, kernel, seed, all_levels,
-        evidence, scaffold, tuple(formula or ()), tuple(formula_file or ()),
+        evidence, scaffold, tuple(formula or ()), tuple(formula_file or ()), block_size,
     )  # fmt: skip
     if resume and (overwrite or wish != sampling.Wish(1000)):
         raise InputError(
-            "--resume goes on with sampling as it was begun. Give nothing else with it than --output "
-            "and --processes."
+            "--resume goes on with sampling as it was begun. Give nothing else with it than --output, "
+            "--part and --processes."
         )
-    if opened.kind != "molecules" and (resume or overwrite or processes):
-        raise InputError(
-            f"--resume, --overwrite and --processes are for molecules, but {opened.name} learned from "
-            "other worlds. Leave them out."
-        )
-    if opened.kind != "molecules":
-        _other_worlds(opened, wish, output)
+    if parts_in and not join:
+        raise InputError("--from names the parts to be joined. Give --join too.")
+    if join:
+        if resume or part or wish != sampling.Wish(1000):
+            raise InputError(
+                "--join puts together what was drawn. Give nothing else with it than --from, --output "
+                "and --overwrite."
+            )
+        _join(opened, output, parts_in or [], overwrite)
         return
-    _molecules(opened, None if resume else wish, output, processes or cores(), overwrite)
+    chosen = None if part is None else read_part(part)
+    processes = processes or (cores() if opened.kind == "molecules" else 1)
+    _draw(opened, None if resume else wish, output, chosen, processes, overwrite)
 
 
 def _folder(run: Path | None, name: str | None) -> Path:
@@ -105,64 +132,104 @@ def _folder(run: Path | None, name: str | None) -> Path:
     return unpack(name or "")
 
 
-def _other_worlds(opened: "Run", wish: "Wish", output: Path | None) -> None:
-    from nmln.workflow import sampling
-
-    with progress("sampling", wish.sweeps) as tick:
-        outcome = sampling.sample_worlds(opened, wish, output, lambda done, whole: tick())
-    _tell(outcome.findings)
-    typer.echo(f"{outcome.count:,} worlds. Written: " + ", ".join(map(str, outcome.written)))
-
-
-def _molecules(
-    opened: "Run", wish: "Wish | None", output: Path | None, processes: int, overwrite: bool
+def _draw(
+    opened: "Run",
+    wish: "Wish | None",
+    output: Path | None,
+    part: "Part | None",
+    processes: int,
+    overwrite: bool,
 ) -> None:
+    """Sample as is wished, or go on with what was begun; in this process or several."""
     from nmln.workflow import generation, sampling
 
-    folder, again = output or sampling.samples_folder(opened), _again(opened, output)
+    place, again = sampling.place_of(opened, output, part), _again(opened, output, part)
     if not alone():  # one of several, started below
-        job = generation.resume(folder, opened.model)
+        job = generation.attend(place, opened.model)
         rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        _work(job, list(range(rank, job.settings.parts, count)), shown=rank == 0)
+        _work(job, list(job.blocks[rank::count]), shown=rank == 0)
         return
-    if wish is None:
-        job = generation.resume(folder, opened.model)
+    with generation.only_sampler(place):
+        if wish is None:
+            job = generation.resume(place, opened.model)
+        else:
+            about = {"command": _command(), "resume": again}
+            job = sampling.begin(opened, wish, output, part=part, overwrite=overwrite, about=about)
+        if (left := job.left) < job.settings.sweeps:
+            done = 1 - left / job.settings.sweeps
+            typer.echo(f"going on where it stopped: {done:.0%} of the sweeps are done", err=True)
+        count = min(processes, len(job.blocks))
+        with stoppable(again):
+            work_in_processes(job, count, again)
+            if part is None:
+                _tell_found(generation.finish(job, count))
+                return
+    typer.echo(
+        f"part {part.number} of {part.total} is done: {len(job.blocks)} of {job.settings.parts} blocks, "
+        f"in {place.work}. When all parts are, join them with: {_joining(opened, output)}"
+    )
+
+
+def work_in_processes(
+    job: "Job", count: int, again: str, arguments: list[str] | None = None
+) -> None:
+    """Draw the blocks that are not done, in several processes if there are as many blocks."""
+    left = any(job.sweeps_done(block) < job.settings.sweeps for block in job.blocks)
+    if count > 1 and left and not job.joins:
+        start_processes(count, job.folder, arguments, again, rendezvous=False)
     else:
-        about = {
-            "command": shlex.join(["nmln", *sys.argv[1:]]),
-            "resume": again,
-        }
-        job = sampling.begin_molecules(
-            opened, wish, output, parts=processes, overwrite=overwrite, about=about
-        )
-    done = min(job.sweeps_done(part) for part in range(job.settings.parts))
-    if done:
-        typer.echo(f"going on after sweep {done} of {job.settings.sweeps}", err=True)
-    count = min(processes, job.settings.parts)
-    with stoppable(again):
-        with only_one(job.lock, "sampling"):
-            if count > 1:
-                start_processes(count, folder, again=again)
-            else:
-                _work(job, list(range(job.settings.parts)), shown=True)
-        found = generation.finish(job, count)
-    _tell_molecules(found)
+        _work(job, list(job.blocks), shown=True)
 
 
-def _again(opened: "Run", output: Path | None) -> str:
+def _join(opened: "Run", output: Path | None, folders: list[Path], overwrite: bool) -> None:
+    from nmln.workflow import generation, joining, sampling
+
+    again = _joining(opened, output, folders)
+    place = sampling.place_of(opened, output)
+    with stoppable(again), generation.only_sampler(place):
+        about = {"command": _command(), "resume": again}
+        job = joining.join(place, opened.model, folders, about, overwrite=overwrite)
+        found = generation.finish(job, len({folder.parent for folder in job.folders}))
+    _tell_found(found)
+
+
+def _command() -> str:
+    return shlex.join(["nmln", *sys.argv[1:]])
+
+
+def _again(opened: "Run", output: Path | None, part: "Part | None") -> str:
     words = ["nmln", "sample", str(opened.folder), "--resume"]
-    return shlex.join([*words, "--output", str(output)] if output else words)
+    words += ["--output", str(output)] if output else []
+    words += ["--part", f"{part.number}/{part.total}"] if part else []
+    return shlex.join(words)
 
 
-def _work(job: "Job", parts: list[int], shown: bool) -> None:
+def _joining(opened: "Run", output: Path | None, folders: Sequence[Path] = ()) -> str:
+    words = ["nmln", "sample", str(opened.folder), "--join"]
+    words += ["--output", str(output)] if output else []
+    for folder in folders:
+        words += ["--from", str(folder)]
+    return shlex.join(words)
+
+
+def _work(job: "Job", blocks: list[int], shown: bool) -> None:
     from nmln.workflow import generation
 
-    left = sum(job.settings.sweeps - job.sweeps_done(part) for part in parts)
     if not shown:
-        generation.work(job, parts)
+        generation.work(job, blocks)
         return
+    left = sum(job.settings.sweeps - job.sweeps_done(block) for block in blocks)
     with progress("sampling", left) as tick:
-        generation.work(job, parts, tick)
+        generation.work(job, blocks, tick)
+
+
+def _tell_found(found: "Generated") -> None:
+    if "levels" in found.summary:
+        _tell_molecules(found)
+        return
+    _tell(found.summary["findings"])
+    written = ", ".join(map(str, found.written))
+    typer.echo(f"{found.summary['attempts']:,} worlds. Written: {written}")
 
 
 def _tell_molecules(found: "Generated") -> None:

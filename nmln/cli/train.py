@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmln.cli.common import one_thread, settings_in, told_dropped
+from nmln.cli.common import Data, one_thread, settings_in, told_dropped
 from nmln.cli.processes import alone, cores, start_processes
 from nmln.files import InputError
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from nmln.config import Config
     from nmln.training import Metrics
     from nmln.workflow.training import Job
+
+_MOST_SEED = 2**63 - 1
+_LENGTHS = ("steps", "minutes")
 
 
 def train(
@@ -31,7 +34,9 @@ def train(
     nodes: Annotated[int | None, typer.Option(min=1, help="Heavy atoms of the molecules.")] = None,
     steps: Annotated[int | None, typer.Option(min=0, help="How many updates.")] = None,
     minutes: Annotated[float | None, typer.Option(help="How long, instead of steps.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Repeats a run exactly.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=_MOST_SEED, help="Repeats a run exactly.")
+    ] = None,
     processes: Annotated[
         int | None, typer.Option(min=0, help="How many processes; 0: one for each core.")
     ] = None,
@@ -40,6 +45,7 @@ def train(
         typer.Option("--set", help="Any setting, as chains.moves=5; may be repeated."),
     ] = None,
     tensorboard: Annotated[bool, typer.Option(help="Write events for TensorBoard too.")] = False,
+    data: Data = None,
 ) -> None:
     """Train one model for every corruption level, with persistent chains.
 
@@ -48,10 +54,16 @@ def train(
     """
     one_thread()
     if resume is not None:
-        if any((source, output, config, preset, language, nodes, steps, minutes, seed, change)):
-            raise InputError("--resume goes on with a run as it is. Give nothing else with it.")
-        _go_on(resume, processes, tensorboard)
+        given = (source, output, config, preset, nodes, steps, minutes, seed, change)
+        if any(one is not None and one != [] for one in given):
+            raise InputError(
+                "--resume goes on with a run as it is. Give nothing else with it but --processes, "
+                "--tensorboard, and --data or --language where the data have moved."
+            )
+        _go_on(resume, processes, tensorboard, data, None if language is None else str(language))
         return
+    if data is not None:
+        raise InputError("--data is for --resume. Name the data of a new run without it.")
     flags: dict[str, Any] = {
         "data.source": source,
         "data.language": None if language is None else str(language),
@@ -90,21 +102,34 @@ def _check_new(folder: Path) -> None:
 
 
 def _settings(config: Path | None, preset: str | None, flags: dict[str, Any]) -> "Config":
+    """The settings of a new run: flags override the file, which overrides the preset."""
     from nmln.config import configure, override, read_config
 
     base = (
         configure({}, preset=preset or "small") if config is None else read_config(config, preset)
     )
+    length = {name: flags[f"training.{name}"] for name in _LENGTHS if f"training.{name}" in flags}
+    if None not in length.values() and len(length) > 1:
+        raise InputError("--minutes and --steps both say how long to train. Give one of them.")
+    if length.keys() == {"steps"}:
+        flags = {"training.minutes": None, **flags}  # of the file, which flags override
     return override(base, flags)
 
 
 def _processes(config: "Config") -> int:
-    """How many processes a run gets: as it says, or one for each core."""
+    """How many processes a run gets: as it says, or one for each core; no more than it has blocks."""
     wanted = config.training.processes or cores()
+    wanted = min(wanted, config.training.blocks or wanted)
     return min(wanted, config.chains.replicas, config.training.batch)
 
 
-def _go_on(folder: Path, processes: int | None, tensorboard: bool) -> None:
+def _go_on(
+    folder: Path,
+    processes: int | None,
+    tensorboard: bool,
+    data: str | None,
+    language: str | None,
+) -> None:
     from nmln.config import configure
     from nmln.distributed import join, leave
     from nmln.workflow import training
@@ -119,7 +144,7 @@ def _go_on(folder: Path, processes: int | None, tensorboard: bool) -> None:
         return
     ranks = join()
     try:
-        _train(training.resume(folder, ranks), tensorboard)
+        _train(training.resume(folder, ranks, data, language), tensorboard)
     finally:
         leave()
 
@@ -146,7 +171,7 @@ class Display:
         from rich.console import Console
 
         self.job, self.quality = job, {}
-        self.console = Console(stderr=True, highlight=False)
+        self.console = Console(stderr=True, highlight=False, emoji=False)
         self.live: Any = None
         self.started = self.told = time.monotonic()
         self.first_step = job.trainer.step_number
@@ -168,7 +193,8 @@ class Display:
         self.console.print(
             f"{len(source.train):,} worlds to learn from, {len(source.test):,} kept apart; "
             f"{source.space.measure}\n{training.steps:,} steps, {job.trainer.ranks.count} "
-            f"process{'es' if job.trainer.ranks.count > 1 else ''}, kept in {job.folder}"
+            f"process{'es' if job.trainer.ranks.count > 1 else ''}, kept in {job.folder}",
+            markup=False,
         )
         if source.dropped:
             self.on_note(told_dropped(source.dropped))

@@ -27,6 +27,7 @@ from nmln.logic import (
     WeightedFormula,
     is_variable,
 )
+from nmln.memory import CONSTANT, refuse_size, told
 
 # A statement is one logical line. `v` is a connective only where a connective may stand, so it can
 # also name a variable; names that the grammar would misread are written in double quotes. The body of
@@ -148,6 +149,19 @@ def _cure(found: str, ended: bool, choice: str) -> str:
     return ""
 
 
+def _numbers(first: str, last: str, sort: str) -> range:
+    """The numbers from one to another, counted before they are written out."""
+    if max(len(first), len(last)) > 18:
+        raise InputError(f"the sort {sort} counts with numbers of more than 18 digits.")
+    numbers = range(int(first), int(last) + 1)
+    refuse_size(
+        CONSTANT * max(0, int(last) - int(first) + 1),
+        f"the sort {sort} of {told(len(numbers))} constants",
+        "Take fewer constants.",
+    )
+    return numbers
+
+
 @v_args(inline=True)
 class _Builder(Transformer):
     """Turns parse trees into literals, declarations and formulas."""
@@ -177,7 +191,7 @@ class _Builder(Transformer):
             raise InputError(
                 f"'...' stands between two numbers, as in {name} = {{1, ..., 9}}. Write the names out."
             )
-        return name, tuple(map(str, range(int(first), int(last) + 1)))
+        return name, tuple(map(str, _numbers(first, last, name)))
 
     def place(self, name: str, mark: str = "") -> tuple[str, str]:
         return name, str(mark)

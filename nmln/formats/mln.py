@@ -20,6 +20,7 @@ from nmln.files import InputError, read_lines, write_lines
 from nmln.formats.grammar import parse
 from nmln.language import NAME_PATTERN, STRING_PATTERN, Attribute, Language, unquote
 from nmln.logic import WeightedFormula, free_variables, resolve
+from nmln.memory import CONSTANT, refuse_size
 
 _STRING = re.compile(STRING_PATTERN)
 _COMMENTS = re.compile(rf"{STRING_PATTERN}|//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
@@ -62,11 +63,18 @@ def parse_mln(text: str, source: str = "text") -> Program:
     declared: dict[str, int] = {}
     used: set[str] = set()  # names of sorts
     formulas: list[tuple[int, str]] = []
+    constants = 0
     for line, statement in _statements(text, source):
         if _SORT.match(statement):
             name, names = parse(statement, "sort", source, line)
             _check_sort(name, names, sorts, source, line)
             sorts[name] = names
+            constants += len(names)
+            try:
+                what = f"a domain of {constants:,} constants"
+                refuse_size(CONSTANT * constants, what, "Take fewer constants.")
+            except InputError as error:
+                raise error.at(source, line) from None
             used.add(name)
         elif head := _declaration(statement, attributes, used, source, line):
             try:

@@ -4,9 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isfinite, isnan
 
+import torch
+
 from nmln.diagnostics import GOOD_RHAT, Diagnostics
 
 FEW = 100  # effective draws below which an error is not to be trusted
+ROUNDING = 1e-3  # nats of rounding in a score above which a warning is given
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,18 @@ class Answers:
     def __str__(self) -> str:
         warned = [f"warning: {warning}" for warning in self.warnings]
         return "\n".join([*map(str, self.answers), self.method, *warned])
+
+
+def lost_digits(largest: float, dtype: torch.dtype) -> list[str]:
+    """A warning where scores are so large that their own rounding hides what tells worlds apart."""
+    rounding = largest * torch.finfo(dtype).eps
+    if rounding <= ROUNDING:
+        return []
+    return [
+        f"scores reach {largest:.3g} nats, of which {str(dtype).removeprefix('torch.')} keeps no more "
+        f"than {rounding:.1g}: smaller differences between worlds are lost. Make formulas with very "
+        "large weights hard (a '.' at the end instead of the weight)."
+    ]
 
 
 def warnings_about(

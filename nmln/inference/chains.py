@@ -11,8 +11,8 @@ from torch import Generator
 from nmln.diagnostics import diagnose, effective_sample_size, rank_rhat
 from nmln.evidence import Evidence
 from nmln.files import InputError
-from nmln.inference.answers import Answer, Answers, warnings_about
-from nmln.inference.exact import Progress, Statistic, numbers
+from nmln.inference.answers import Answer, Answers, lost_digits, warnings_about
+from nmln.inference.exact import Progress, Statistic, numbers, size_of
 from nmln.inference.queries import Questions
 from nmln.kernels.coloured import ColouredGibbs
 from nmln.kernels.defaults import KERNELS, kernel_named
@@ -142,6 +142,8 @@ def sampled(
         f"Sampled: {plan.chains} chains{levels}, {done:,} sweeps after {plan.burn_in:,} of burn-in."
     )
     warned = warnings_about(answers, found.findings(), plan.error)
+    scores = torch.as_tensor(recorder.recording().traces["score"])
+    warned += lost_digits(size_of(scores), potential.dtype)
     if plan.chains == 1:
         warned.append("a single chain cannot show what it has never seen. Take several.")
     return Answers(answers, how, tuple(warned), diagnostics=found)

@@ -7,10 +7,11 @@ import torch
 from jaxtyping import Integer
 from torch import Generator, Tensor
 
+from nmln.counting import more_than
 from nmln.evidence import Evidence, VirtualEvidence
 from nmln.files import InputError
 from nmln.inference import exact, search
-from nmln.inference.answers import Answer, Answers
+from nmln.inference.answers import Answer, Answers, lost_digits
 from nmln.inference.chains import Plan, sampled
 from nmln.inference.exact import LIMIT, Progress, Statistic
 from nmln.inference.likelihood import LogProbabilities, estimated
@@ -54,7 +55,7 @@ class Conditional:
 
     @property
     def enumerable(self) -> bool:
-        return self.evidence.number_of_worlds <= self.limit
+        return not more_than(self.evidence.counts, self.limit)
 
     @staticmethod
     def of_formulas(
@@ -119,7 +120,9 @@ class Conditional:
             penalty = _penalty(formulas)
 
             def build(some: Sequence[float]) -> BasePotential:
-                return FormulaPotential(space, formulas, len(some), strengths=some, penalty=penalty)
+                return FormulaPotential(
+                    space, formulas, len(some), strengths=some, penalty=penalty, dtype=torch.float64
+                )
 
             crossable = TotalPotential([target]).add(build([_ALMOST]))
             target = TotalPotential([target]).add(build([1.0]))
@@ -195,7 +198,9 @@ class Conditional:
             texts = [*(query.text for query in questions.queries), *functions]
             numbers = torch.cat([found.probabilities, found.expectations]).tolist()
             answers = tuple(Answer(*pair) for pair in zip(texts, numbers, strict=True))
-            return Answers(answers, f"Exact: {found.worlds:,} worlds enumerated.", (), found.log_z)
+            warned = tuple(lost_digits(found.largest, self.target.dtype))
+            how = f"Exact: {found.worlds:,} worlds enumerated."
+            return Answers(answers, how, warned, found.log_z)
         return sampled(
             self.potential, self.evidence, self.ladder, questions, functions,
             rng or Generator().manual_seed(0), plan or Plan(), progress,
@@ -213,7 +218,8 @@ class Conditional:
         """The most probable world given the evidence (MAP); hard formulas hold in it."""
         if self._enumerate(exactly):
             found = exact.enumerated(self.target, self.evidence, limit=2**24, progress=progress)
-            return Best(found.best, found.best_score, exact=True)
+            warned = tuple(lost_digits(found.largest, self.target.dtype))
+            return Best(found.best, found.best_score, exact=True, warnings=warned)
         return search.searched(
             self.target, self.crossable, self.evidence, rng or Generator().manual_seed(0),
             restarts=restarts, steps=steps, progress=progress,
@@ -236,12 +242,18 @@ class Conditional:
         scores = scores.masked_fill(~self.evidence.allows(worlds), float("-inf"))
         if self._enumerate(exactly):
             found = exact.enumerated(self.target, self.evidence, limit=2**24, progress=progress)
-            return LogProbabilities(scores, found.log_z, found.log_z)
+            return LogProbabilities(
+                scores, found.log_z, found.log_z, best=found.best_score, log_sum=found.log_sum,
+                warnings=tuple(lost_digits(found.largest, self.target.dtype)),
+            )  # fmt: skip
         low, high, low_error, high_error = estimated(
             self.target, self.potential, self.evidence, rng or Generator().manual_seed(0),
             chains=chains, steps=steps, sweeps=sweeps, progress=progress,
         )  # fmt: skip
-        return LogProbabilities(scores, low, high, low_error, high_error, exact=False)
+        warned = tuple(lost_digits(exact.size_of(scores), self.target.dtype))
+        return LogProbabilities(
+            scores, low, high, low_error, high_error, exact=False, warnings=warned
+        )
 
     def _enumerate(self, exactly: bool | None) -> bool:
         """Whether to enumerate; without a free group there is no other way."""

@@ -1,6 +1,7 @@
 """Answers by enumeration: every world that the evidence allows, weighed by its probability."""
 
 from collections.abc import Callable, Mapping
+from math import exp, log
 from typing import NamedTuple
 
 import torch
@@ -26,14 +27,19 @@ Progress = Callable[[int, int], None]
 
 
 class Exact(NamedTuple):
-    """What enumeration found; `best` is the most probable world."""
+    """What enumeration found; `best` is the most probable world, `largest` the size of any score."""
 
-    log_z: float
+    log_sum: float  # of exp(score - best_score) over all worlds
     probabilities: Float64[Tensor, " queries"]
     expectations: Float64[Tensor, " functions"]
     best: Worlds
     best_score: float
+    largest: float
     worlds: int
+
+    @property
+    def log_z(self) -> float:
+        return self.best_score + self.log_sum
 
 
 @torch.no_grad()
@@ -48,34 +54,46 @@ def enumerated(
 ) -> Exact:
     """Probabilities, expectations, log Z and the best world, exactly.
 
-    `target` has one level. Scores every world once; memory is bounded by the list of worlds.
+    `target` has one level. Scores every world once; memory is bounded by the list of worlds. The largest
+    score is subtracted before anything is summed, so that probabilities sum to one whatever its size.
     """
     worlds = evidence.enumerate(limit)
     functions = functions or {}
     counted = len(questions) if questions is not None else 0
     sums = torch.zeros(counted + len(functions), dtype=torch.float64)
-    log_z, best, best_score = float("-inf"), worlds[0], float("-inf")
+    whole, largest = 0.0, 0.0  # the sum of exp(score - best_score)
+    best, best_score = worlds[0], float("-inf")
     for start in range(0, len(worlds), _AT_ONCE):
         some = worlds[start : start + _AT_ONCE]
         scores = target.score(some[None])[0].double()
         highest, place = scores.max(0)
         if float(highest) > best_score:
+            shrunk = exp(best_score - float(highest))
+            sums, whole = shrunk * sums, shrunk * whole
             best, best_score = some[int(place)], float(highest)
-        whole = float(torch.logaddexp(scores.logsumexp(0), torch.tensor(log_z).double()))
-        if whole > float("-inf"):
-            weights = (scores - whole).exp()
+        if best_score > float("-inf"):
+            weights = (scores - best_score).exp()
             parts = [] if questions is None else [weights @ questions.truths(some).double()]
-            parts += [_mean(name, f, some, weights) for name, f in functions.items()]
-            sums = sums * torch.tensor(log_z - whole).double().exp() + torch.cat([*parts, sums[:0]])
-            log_z = whole
+            parts += [_sum(name, f, some, weights) for name, f in functions.items()]
+            sums, whole = sums + torch.cat([*parts, sums[:0]]), whole + float(weights.sum())
+            largest = max(largest, size_of(scores))
         if progress is not None:
             progress(min(start + _AT_ONCE, len(worlds)), len(worlds))
     if best_score == float("-inf"):
         raise InputError(impossible(target, evidence, worlds))
-    return Exact(log_z, sums[:counted], sums[counted:], best, best_score, len(worlds))
+    means = sums / whole
+    return Exact(
+        log(whole), means[:counted], means[counted:], best, best_score, largest, len(worlds)
+    )
 
 
-def _mean(name: str, function: Statistic, worlds: Worlds, weights: Tensor) -> Tensor:
+def size_of(scores: Tensor) -> float:
+    """The largest absolute value among the finite scores; 0 if there is none."""
+    finite = scores[scores.isfinite()]
+    return float(finite.abs().max()) if len(finite) else 0.0
+
+
+def _sum(name: str, function: Statistic, worlds: Worlds, weights: Tensor) -> Tensor:
     return (weights * numbers(name, function, worlds)).sum()[None]
 
 

@@ -20,7 +20,8 @@ class LogProbabilities:
     """The log-probability of worlds, given the evidence: their scores less log Z.
 
     `low` and `high` are estimates of log Z from below and from above with their standard errors; where
-    every world could be enumerated both are exact.
+    every world could be enumerated both are exact. Then `best` is the largest score of all worlds and
+    `log_sum` is log Z less it, so that log P keeps its digits where scores are very large.
     """
 
     scores: Float64[Tensor, " worlds"]
@@ -29,6 +30,9 @@ class LogProbabilities:
     low_error: float = 0.0
     high_error: float = 0.0
     exact: bool = True
+    best: float = 0.0
+    log_sum: float | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def log_z(self) -> float:
@@ -44,17 +48,19 @@ class LogProbabilities:
     @property
     def values(self) -> Float64[Tensor, " worlds"]:
         """log P of every world."""
+        if self.log_sum is not None:
+            return self.scores - self.best - self.log_sum
         return self.scores - self.log_z
 
     @property
     def least(self) -> Float64[Tensor, " worlds"]:
         """The lower ends of the intervals of log P."""
-        return self.scores - self.interval[1]
+        return self.values if self.exact else self.scores - self.interval[1]
 
     @property
     def most(self) -> Float64[Tensor, " worlds"]:
         """The upper ends of the intervals of log P."""
-        return self.scores - self.interval[0]
+        return self.values if self.exact else self.scores - self.interval[0]
 
     @property
     def method(self) -> str:

@@ -105,10 +105,10 @@ def _read(text: str, space: Space) -> Iterator[Query]:
     if match := _PREDICATE.fullmatch(text):
         name, arity = unquote(match[1]), match[2]
         sorts = space.language.argument_sorts(name)
-        if arity is not None and int(arity) != len(sorts):
+        if arity is not None and (len(arity) > 9 or int(arity) != len(sorts)):
             raise InputError(
-                f"the query {text.strip()} asks for {arity} arguments, but {name} takes {len(sorts)}: "
-                f"{name}({', '.join(sorts)})."
+                f"the query {text.strip()[:60]} asks for {arity[:20]} arguments, but {name} takes "
+                f"{len(sorts)}: {name}({', '.join(sorts)})."
             )
         yield from (Query(str(atom), entry) for entry, atom in ground_atoms(space, name))
         return

@@ -8,6 +8,7 @@ from torch import Generator, Tensor
 
 from nmln.evidence import Evidence
 from nmln.files import InputError
+from nmln.inference.answers import lost_digits
 from nmln.inference.chains import kernel_for
 from nmln.inference.exact import Progress
 from nmln.kernels.repair import repair
@@ -32,6 +33,7 @@ class Best:
     score: float
     exact: bool
     agreed: float = 1.0
+    warnings: tuple[str, ...] = ()
 
     @property
     def method(self) -> str:
@@ -75,7 +77,8 @@ def searched(
     best = int(scores[0].argmax())
     highest = float(scores[0, best])
     agreed = float((scores[0] >= highest - 1e-6 * (1 + abs(highest))).sum()) / restarts
-    return Best(worlds[0, best], highest, exact=False, agreed=agreed)
+    warned = tuple(lost_digits(abs(highest), target.dtype))
+    return Best(worlds[0, best], highest, exact=False, agreed=agreed, warnings=warned)
 
 
 def _satisfying(

@@ -102,4 +102,4 @@ def log_ratio(
     """The logarithm of the Metropolis-Hastings ratio: the same group must be chosen on the way back."""
     there = forward.gather(2, place[..., None]).squeeze(2)
     returning = backward.gather(2, place[..., None]).squeeze(2)
-    return new_scores - scores + (returning - there).to(scores.dtype)
+    return new_scores.double() - scores.double() + (returning - there)

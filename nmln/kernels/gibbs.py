@@ -6,10 +6,11 @@ import torch
 from jaxtyping import Float, Int64, Integer
 from torch import Generator, Tensor
 
+from nmln.counting import count_up
 from nmln.evidence import Evidence
 from nmln.files import InputError
 from nmln.kernels.moves import allowed_entries, conditionals, draw, free_groups, set_groups
-from nmln.space import Space, count_up
+from nmln.space import Space
 from nmln.types import Groups, Info, Potential, State, Values
 
 
@@ -78,7 +79,8 @@ class BlockedGibbs:
     def step(self, potential: Potential, state: State, rng: Generator) -> tuple[State, Info]:
         free = free_groups(self.space, self.evidence).to(state.values.device)
         shape = (*state.values.shape[:2], len(free))
-        order = torch.rand(shape, generator=rng, device=free.device).topk(self.size, dim=-1).indices
+        uniform = torch.rand(shape, generator=rng, dtype=torch.float64, device=free.device)
+        order = uniform.topk(self.size, dim=-1).indices
         scores, worlds = self.joint(potential, state.values, free[order])
         choice = draw(scores.log_softmax(-1), rng)
         index = choice[..., None, None].expand(-1, -1, 1, self.space.groups)

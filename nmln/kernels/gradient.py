@@ -86,4 +86,4 @@ def log_ratio(
     """The logarithm of the Metropolis-Hastings ratio of one proposed change."""
     there = forward.gather(2, entry[..., None]).squeeze(2)
     returning = backward.gather(2, back[..., None]).squeeze(2)
-    return new_scores - scores + returning - there
+    return new_scores.double() - scores.double() + (returning.double() - there.double())

@@ -62,7 +62,8 @@ class DiscreteLangevin:
         assert proposed.slopes is not None
         backward = self.proposal(values, proposed.slopes)
         there, back = self.chosen(forward, values), self.chosen(backward, state.values)
-        return accept(state, proposed, proposed.scores - state.scores + back - there, rng)
+        gained = proposed.scores.double() - state.scores.double()
+        return accept(state, proposed, gained + (back - there), rng)
 
     def proposal(self, values: Values, slopes: Slopes) -> Slopes:
         """The log-probability of each category of each group, the groups being independent."""
@@ -85,5 +86,5 @@ class DiscreteLangevin:
         return torch.cat(parts, dim=-1)
 
     def chosen(self, log_q: Slopes, values: Values) -> Scores:
-        """The log-probability of proposing given worlds."""
-        return log_q.gather(2, current_entries(self.space, values)).sum(-1)
+        """The log-probability of proposing given worlds, summed in double precision."""
+        return log_q.gather(2, current_entries(self.space, values)).sum(-1, dtype=torch.float64)

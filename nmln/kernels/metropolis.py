@@ -57,4 +57,4 @@ class Metropolis:
 
 def log_ratio(scores: Scores, new_scores: Scores) -> Scores:
     """The logarithm of the Metropolis ratio: there and back are proposed alike, so only scores count."""
-    return new_scores - scores
+    return new_scores.double() - scores.double()

@@ -125,16 +125,25 @@ def perturbed(
 
 
 def accept(state: State, proposed: State, log_ratio: Scores, rng: Generator) -> tuple[State, Info]:
-    """Take each proposal with probability min(1, exp(log_ratio))."""
-    probability = log_ratio.clamp(max=0).exp()
-    uniform = torch.rand(
-        probability.shape, generator=rng, dtype=probability.dtype, device=probability.device
-    )
-    taken = uniform < probability
+    """Take each proposal with probability min(1, exp(log_ratio)).
+
+    Drawn and compared in double precision: a uniform number of single precision is 0 once in 2^24
+    times, and would take what has next to no probability.
+    """
+    probability = log_ratio.double().clamp(max=0).exp()
+    taken = happens(probability, rng)
     values = torch.where(taken[..., None], proposed.values, state.values)
     scores = torch.where(taken, proposed.scores, state.scores)
     slopes = None
     if proposed.slopes is not None and state.slopes is not None:
         slopes = torch.where(taken[..., None], proposed.slopes, state.slopes)
     moved = (values != state.values).any(-1).to(scores.dtype).mean(1)
-    return State(values, scores, slopes), Info(probability.mean(1), moved)
+    return State(values, scores, slopes), Info(probability.mean(1).to(scores.dtype), moved)
+
+
+def happens(probability: Float[Tensor, "*batch"], rng: Generator) -> Bool[Tensor, "*batch"]:
+    """Toss a coin for each of these probabilities, with uniform numbers of double precision."""
+    uniform = torch.rand(
+        probability.shape, generator=rng, dtype=torch.float64, device=probability.device
+    )
+    return uniform < probability.double()

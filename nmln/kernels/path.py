@@ -68,7 +68,8 @@ class PathAuxiliary:
         there = self.path_probability(weights, choices, order, values, length)
         back_order = reverse(order, length)
         back = self.path_probability(new_weights, new_choices, back_order, state.values, length)
-        return accept(state, proposed, proposed.scores - state.scores + back - there, rng)
+        gained = proposed.scores.double() - state.scores.double()
+        return accept(state, proposed, gained + (back.double() - there.double()), rng)
 
     @property
     def longest(self) -> int:

@@ -7,6 +7,7 @@ from torch import Generator, Tensor
 from nmln.evidence import Evidence
 from nmln.files import InputError
 from nmln.potentials.base import BasePotential
+from nmln.signals import give_way
 from nmln.types import Values
 
 _CANDIDATES = 32  # changes looked at in every world and round
@@ -31,6 +32,7 @@ def repair(
     free = torch.nonzero(rules.counts > 1).flatten()
     values, violations = values.clone(), potential.violations_of(values)
     for _ in range(rounds if rounds is not None else 10 * potential.space.groups):
+        give_way()
         broken = violations > 0
         chains = torch.nonzero(broken.any(0)).flatten()
         if not len(chains) or not len(free):

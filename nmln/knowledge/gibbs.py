@@ -65,5 +65,5 @@ def sweep(
 
 
 def _draw(odds: Float[Tensor, " atoms"], rng: Generator) -> Float[Tensor, " atoms"]:
-    chance = torch.rand(odds.shape, generator=rng, dtype=odds.dtype)
-    return (chance < odds.sigmoid()).to(odds.dtype)
+    chance = torch.rand(odds.shape, generator=rng, dtype=torch.float64)
+    return (chance < odds.double().sigmoid()).to(odds.dtype)

@@ -4,7 +4,7 @@ from nmln.files import InputError
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.potential import Shape
 from nmln.knowledge.training import Settings
-from nmln.space import machine_memory
+from nmln.memory import machine_memory, told_bytes
 
 _NUMBER = 4  # bytes
 _KEPT = 6  # copies of a hidden layer that a backward pass needs, seen in measurements
@@ -26,6 +26,7 @@ def expected_bytes(base: KnowledgeBase, shape: Shape, settings: Settings) -> int
             total += _KEPT * (fragments + loops) * shape.hidden
         elif shape.width == 3:
             total += _KEPT * n * pairs * shape.hidden
+        total += _KEPT * (n + shape.width * shape.hidden) * shape.embedding
     if shape.paths:
         total += (18 * pairs + 12 * settings.batch * n) * shape.paths
     total += 8 * (n + relations) * shape.rank * _KEPT
@@ -36,11 +37,11 @@ def check_memory(base: KnowledgeBase, shape: Shape, settings: Settings) -> int:
     """The expected memory in bytes; refused if the machine does not have it."""
     needed, there = expected_bytes(base, shape, settings), machine_memory()
     if needed > there * 0.9:
-        cure = "Take a smaller --batch or --hidden"
+        cure = "Take a smaller --batch, --hidden, --embedding, --rank or --paths"
         if shape.width == 3 and not settings.negatives:
             cure += ", or --negatives 16"
         raise InputError(
-            f"{base.sizes}. A training step of this shape needs about {needed / 2**30:.1f} GiB, but "
-            f"the machine has {there / 2**30:.1f} GiB. {cure}."
+            f"{base.sizes}. A training step of this shape needs about {told_bytes(needed)}, but "
+            f"the machine has {told_bytes(there)}. {cure}."
         )
     return needed

@@ -11,6 +11,7 @@ from nmln.formats.triples import ENTITY
 from nmln.knowledge.data import SPLITS, KnowledgeBase, Triples
 from nmln.knowledge.potential import KnowledgePotential, Shape
 from nmln.language import Language, predicate
+from nmln.potentials.base import refuse_complex
 from nmln.space import Space
 
 _KIND = "knowledge base"
@@ -50,6 +51,7 @@ class TrainedBase:
         potential = KnowledgePotential(base.space, Shape(**content["shape"]))
         prefix = "potential/"
         state = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+        refuse_complex(state, str(path))
         potential.to(next(iter(state.values())).dtype).load_state_dict(state)
         return TrainedBase(base, potential, content["settings"])
 

@@ -15,8 +15,10 @@ from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.objectives import Chains, Conditionals, Objective
 from nmln.knowledge.potential import KnowledgePotential
 from nmln.knowledge.ranking import Quality
+from nmln.potentials.base import refuse_complex
 
 OBJECTIVES = ("conditional", "likelihood")
+_FASTEST = 1e6  # a step size: nothing is learned long before
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,16 @@ class Settings:
         for name in ("epochs", "batch", "chains", "sweeps", "check_every", "patience"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, but is {getattr(self, name)}.")
+        for name in ("penalty", "calibration", "decay"):
+            if not 0 <= getattr(self, name) < inf:
+                raise InputError(
+                    f"{name} must be a finite number that is not negative, but is "
+                    f"{getattr(self, name)}."
+                )
+        if self.negatives < 0:
+            raise InputError(f"negatives must not be negative, but is {self.negatives}.")
+        if self.rate > _FASTEST:
+            raise InputError(f"rate must be at most {_FASTEST:g}, but is {self.rate}.")
         if not self.rate > 0 or not self.minutes > 0:
             raise InputError(
                 f"rate and minutes must be positive, but are {self.rate} and {self.minutes}."
@@ -174,6 +186,7 @@ class Training:
 
     def restore(self, tree: dict[str, Any]) -> None:
         """Go on from a tree; one that does not fit ends in a `ValueError`, a `KeyError` or the like."""
+        refuse_complex(tree["potential"])
         self.best.restore(tree["best"])
         self.potential.load_state_dict(tree["potential"])
         self._restore_optimiser(tree["optimiser"])

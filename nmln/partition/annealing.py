@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from nmln.evidence import Evidence
 from nmln.files import InputError
 from nmln.kernels.combined import simple_kernels
+from nmln.memory import refuse_size, told
 from nmln.noise import uniform as uniform_worlds
 from nmln.partition.blocks import (
     NOTHING,
@@ -27,6 +28,9 @@ from nmln.types import Alternatives, Changes, Groups, Kernel, Scores, Slopes, St
 
 Progress = Callable[[int, int], None]
 """Told how much is done, and of how much."""
+
+
+_BETA = 32  # bytes of a number in a list
 
 
 class LogZ(NamedTuple):
@@ -222,6 +226,7 @@ def _schedule(steps: int | Sequence[float], moves: int) -> list[float]:
     if isinstance(steps, int):
         if steps < 1:
             raise InputError(f"annealing takes at least one step, but steps is {steps}.")
+        refuse_size(_BETA * steps, f"annealing in {told(steps)} steps", "Take fewer steps.")
         return [step / steps for step in range(steps + 1)]
     betas = [float(beta) for beta in steps]
     rising = all(before < after for before, after in pairwise(betas))
@@ -250,7 +255,7 @@ def _agreed(potential: BasePotential, kernel: Kernel, evidence: Evidence | None)
 
 def _log_count(evidence: Evidence) -> float:
     """The log of the number of worlds that the evidence allows, which may be astronomical."""
-    return float(evidence.counts.double().log().sum())
+    return evidence.log_number_of_worlds
 
 
 def _possible_share(

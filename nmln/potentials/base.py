@@ -1,6 +1,7 @@
 """What all potentials share: checks, slopes by autograd, alternatives by brute force."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from itertools import pairwise
 
 import torch
@@ -123,6 +124,7 @@ class BasePotential(nn.Module, ABC):
                 f"shape (levels, chains) = {tuple(values.shape[:2])}; given: {tuple(groups.shape)}."
             )
         scores = self.evaluate_alternatives(values, groups)
+        self._check_real(scores)
         highest = scores.amax(-1)  # NaN, if one of them is
         if bool((highest.isnan() | (highest == float("inf"))).any()):
             category = (scores.isnan() | (scores == float("inf"))).long().argmax(-1, keepdim=True)
@@ -136,6 +138,7 @@ class BasePotential(nn.Module, ABC):
         """`evaluate_changes`, checked; no graph is kept."""
         self._check_values(values)
         changes = self.evaluate_changes(values, groups)
+        self._check_real(changes)
         highest = (
             changes.flatten(2).amax(-1) if len(groups) else changes.new_zeros(values.shape[:2])
         )
@@ -164,7 +167,15 @@ class BasePotential(nn.Module, ABC):
                 f"level {level}, chain {chain}."
             )
 
+    def _check_real(self, scores: Tensor) -> None:
+        if scores.is_complex():
+            raise InputError(
+                f"scores are real numbers, but {type(self).__name__} gives {scores.dtype}. Give it real "
+                "weights."
+            )
+
     def _check_scores(self, scores: Tensor, values: Values, what: str = "") -> None:
+        self._check_real(scores)
         wrong = scores.isnan() | (scores == float("inf"))
         if not bool(wrong.any()):
             return
@@ -187,6 +198,17 @@ class BasePotential(nn.Module, ABC):
             f"{chain}; {cause} The world: {text[:300] or '(nothing is true)'}",
             world,
         )
+
+
+def refuse_complex(tensors: Mapping[str, Tensor], source: str | None = None) -> None:
+    """Refuse saved weights that are complex: a real parameter would silently take their real parts."""
+    for name, tensor in tensors.items():
+        if tensor.is_complex():
+            raise InputError(
+                f"weights are real numbers, but {name} is {tensor.dtype}. Save the model with real "
+                "weights, or fetch another copy.",
+                source,
+            )
 
 
 class NeuralPotential(BasePotential):

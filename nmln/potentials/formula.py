@@ -15,6 +15,8 @@ from nmln.potentials.grounding import Grounding
 from nmln.space import Space
 from nmln.types import Changes, Scores, Slopes, Ties, Values
 
+LARGEST = 1e20  # of a weight: millions of groundings still stay far below what forbids
+_SINGLE = 1e4  # a weight that float32 holds to a thousandth
 _FORBIDDING = 1e30  # a loss that no weight makes up for, and that can still be added
 
 
@@ -30,6 +32,7 @@ class FormulaPotential(BasePotential):
     the current one, is the change in score when the group is set to it. Where a hard formula gives
     minus infinity it adds nothing to the slopes. Counts of millions of groundings leave a float32
     score little room for small differences; `dtype=torch.float64` keeps them, slopes are exact anyway.
+    Without a `dtype` scores are float32, and float64 where a weight is given that is very large.
     """
 
     def __init__(
@@ -40,7 +43,7 @@ class FormulaPotential(BasePotential):
         *,
         strengths: Sequence[float] | None = None,
         penalty: float = 10.0,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(space, levels)
         strengths = [1.0] * levels if strengths is None else list(map(float, strengths))
@@ -49,6 +52,13 @@ class FormulaPotential(BasePotential):
                 f"strengths are one number from 0 to 1 for each of the {levels} levels, but these are "
                 f"{strengths}."
             )
+        for one in formulas:
+            if abs(one.weight or 0.0) > LARGEST:
+                raise InputError(
+                    f"a weight must be between -{LARGEST:g} and {LARGEST:g}, but is {one.weight:g} for "
+                    f"{str(one.formula)[:200]}. Make the formula hard: a '.' at its end instead of the "
+                    "weight."
+                )
         if not 0 < penalty < float("inf"):
             raise InputError(f"a penalty must be positive and finite, but is {penalty}.")
         expanded = [one for formula in formulas for one in self._expand(formula)]
@@ -56,6 +66,9 @@ class FormulaPotential(BasePotential):
         self.hard = [one for one in expanded if one.hard]
         self._soft = [Grounding(one.formula, space) for one in self.soft]
         self._hard = [Grounding(one.formula, space) for one in self.hard]
+        if dtype is None:
+            largest = max((abs(one.weight or 0.0) for one in self.soft), default=0.0)
+            dtype = torch.float32 if largest < _SINGLE else torch.float64
         start = torch.tensor([one.weight or 0.0 for one in self.soft], dtype=dtype)
         self.weights = nn.Parameter(start.repeat(levels, 1))
         self.precision = nn.Buffer(self.precision.to(dtype), persistent=False)
@@ -184,7 +197,10 @@ def constraint(
     """Formulas that steer a trained model: in full at the target, weaker the noisier the level.
 
     Level i of N has strength (i + 1) / N: the target obeys hard formulas strictly, noisier levels
-    pay for violations and can cross.
+    pay for violations and can cross. Of double precision, so that large weights leave the model's own
+    scores their digits.
     """
     strengths = [(level + 1) / levels for level in range(levels)]
-    return FormulaPotential(space, formulas, levels, strengths=strengths, penalty=penalty)
+    return FormulaPotential(
+        space, formulas, levels, strengths=strengths, penalty=penalty, dtype=torch.float64
+    )

@@ -1,6 +1,7 @@
 """Fragment potentials: worlds scored by the sub-worlds that all small tuples of constants induce."""
 
 from itertools import combinations_with_replacement, product
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Generator, Tensor, nn
 
 from nmln.files import InputError
+from nmln.memory import refuse_size
 from nmln.potentials.base import LevelMLP, NeuralPotential, uniform_weights
 from nmln.space import Space
 from nmln.types import OneHot, Scores
@@ -50,6 +52,14 @@ def fragments(space: Space, sorts: tuple[str, ...]) -> Fragments:
     return Fragments(sorts, grid, torch.from_numpy(tuples), torch.from_numpy(columns))
 
 
+def _number_of_tuples(space: Space, sorts: tuple[str, ...]) -> int:
+    """How many fragments there are over tuples of the given sorts, by arithmetic alone."""
+    return prod(
+        max(0, len(space.domain[sort]) - sorts[:place].count(sort))
+        for place, sort in enumerate(sorts)
+    )
+
+
 def _distinct_tuples(places: list[tuple[str, int]]) -> tuple[np.ndarray, tuple[int, ...]]:
     """Row-major tuples in which no constant of a sort comes twice."""
     tuples = np.zeros((1, 0), dtype=np.int64)
@@ -78,8 +88,13 @@ def all_fragments(space: Space, width: int) -> list[Fragments]:
                 f"{attribute.declaration()} has arity {attribute.arity}, but fragments of width {width} "
                 f"see at most {width} constants at a time. Take width={attribute.arity}."
             )
-    choices = combinations_with_replacement(space.domain, width)
-    tables = [fragments(space, sorts) for sorts in choices]
+    constants = sum(map(len, space.domain.values()))
+    choices = combinations_with_replacement(space.domain, width) if width <= constants else ()
+    tables, held = [], 0
+    for sorts in choices:
+        held += 8 * width * _number_of_tuples(space, sorts)
+        refuse_size(held, f"the table of fragments of width {width}", "Take a smaller model.width.")
+        tables.append(fragments(space, sorts))
     tables = [table for table in tables if len(table.constants)]
     if not tables:
         sizes = ", ".join(f"{len(names)} of sort {sort}" for sort, names in space.domain.items())

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nmln.counting import more_than, told_worlds
 from nmln.files import InputError
 from nmln.potentials.base import BasePotential, NeuralPotential
 from nmln.space import Space
@@ -60,10 +61,14 @@ class TablePotential(ValuesPotential):
     """
 
     def __init__(self, space: Space, table: Float[Tensor, "levels worlds"]) -> None:
-        if table.ndim != 2 or table.shape[1] != space.number_of_worlds:
+        if (
+            table.ndim != 2
+            or more_than(space.sizes, table.shape[1])
+            or (table.shape[1] != space.number_of_worlds)
+        ):
             raise InputError(
                 f"a table has a row for every level and a column for each of the "
-                f"{space.number_of_worlds:,} worlds, but this one has the shape {tuple(table.shape)}."
+                f"{told_worlds(space.sizes)} worlds, but this one has the shape {tuple(table.shape)}."
             )
         super().__init__(space, self._look_up, len(table))
         self.table = nn.Buffer(table)

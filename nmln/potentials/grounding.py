@@ -30,6 +30,7 @@ from nmln.logic import (
     free_variables,
     parts,
 )
+from nmln.memory import told
 from nmln.space import Space
 
 _AT_ONCE = 2**23  # truth values held at a time
@@ -73,8 +74,9 @@ class Grounding:
         self._room = self._deepest(formula)  # truth values a grounding takes at the most
         if self.count * self._room > _MOST:
             raise InputError(
-                f"{formula} has {self.count:,} groundings, {self.count * self._room:,} with its "
-                "quantified variables: too many to hold. Take fewer constants or variables."
+                f"{str(formula)[:200]} has {told(self.count)} groundings, "
+                f"{told(self.count * self._room)} with its quantified variables: too many to hold. "
+                "Take fewer constants or variables."
             )
         self._leaves: list[_Ground] = []
         self._next_axis = len(self.free)

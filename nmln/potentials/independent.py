@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Generator, Tensor, nn
 
+from nmln.memory import refuse_size, told
 from nmln.potentials.base import BasePotential
 from nmln.space import Space
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
@@ -40,6 +41,11 @@ class IndependentPotential(BasePotential):
 
     def draw(self, count: int, rng: Generator) -> Values:
         """Independent worlds for every level."""
+        refuse_size(
+            8 * self.levels * self.space.groups * count,
+            f"{told(count)} worlds at {self.levels} levels",
+            "Take fewer chains.",
+        )
         shares = self._by_group().softmax(2)
         drawn = torch.multinomial(shares.flatten(0, 1), count, replacement=True, generator=rng)
         shape = (len(shares), self.space.groups, count)

@@ -8,8 +8,11 @@ from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
 from nmln.files import InputError
+from nmln.memory import refuse_size, told
 from nmln.potentials.base import BasePotential
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
+
+_LEVEL = 1000  # bytes that a level takes at the least, with its weights and its row of chains
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Temperatures:
                 f"temperatures fall from more than 1 to 1 over at least one level, but hottest is "
                 f"{hottest} and levels is {levels}."
             )
+        refuse_size(_LEVEL * levels, f"a ladder of {told(levels)} levels", "Take fewer levels.")
         return Temperatures((*(hottest ** (1 - i / (levels - 1)) for i in range(levels - 1)), 1.0))
 
     def __len__(self) -> int:

@@ -17,6 +17,9 @@ class TotalPotential(BasePotential):
     A part acts at the levels that `add` gives it, and has as many levels of its own. Parts can be
     added after training; the old parts and their betas are shared, not copied, so that converting the
     new total (`.double()`) converts the parts of the old one too.
+
+    The sum is taken in the widest precision of its parts: a formula with a large weight, in double
+    precision, does not take the digits of a network of single precision.
     """
 
     def __init__(self, parts: Sequence[BasePotential]) -> None:
@@ -48,6 +51,8 @@ class TotalPotential(BasePotential):
                 f"a part acts at different levels out of 0 to {self.levels - 1}, but these are {levels}."
             )
         self.parts.append(part)
+        wide = torch.promote_types(self.precision.dtype, part.dtype)
+        self.precision = nn.Buffer(self.precision.to(wide), persistent=False)
         start = torch.full((len(levels),), beta, dtype=self.dtype, device=self.precision.device)
         self.betas.append(nn.Parameter(start, requires_grad=learn))
         self.acts.append(levels)

@@ -5,13 +5,15 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import isfinite, nan
+from math import nan
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from nmln.files import InputError, read_lines
+
+_MOST = 1e100  # sums and scales of anything larger are not finite
 
 
 @dataclass(frozen=True)
@@ -112,14 +114,12 @@ def _tell(
 
 
 def _number(value: object) -> float | None:
-    """A number as a line may hold it, NaN if it is not finite; nothing if it is something else."""
+    """A number as a line may hold it, NaN if it cannot be drawn; nothing if it is something else."""
     if value is None:
         return nan
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    if isinstance(value, int) and value.bit_length() > 1000:  # more than floats hold
-        return nan
-    return float(value) if isfinite(value) else nan
+    return float(value) if -_MOST < value < _MOST else nan
 
 
 def _history(

@@ -163,7 +163,8 @@ class Chains:
         What is drawn there is distributed as the data that the noisiest level is fitted to, and reaches
         the other levels only through exact swaps.
         """
-        renewed = torch.rand(values.shape[1], generator=self.rng) < self.config.renewal
+        uniform = torch.rand(values.shape[1], generator=self.rng, dtype=torch.float64)
+        renewed = uniform < self.config.renewal
         chosen = torch.randint(len(self.worlds), (int(renewed.sum()),), generator=self.rng)
         values = values.clone()
         fresh = self.method.starts(self.space, self.worlds[chosen], self.rng)

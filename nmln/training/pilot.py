@@ -4,8 +4,6 @@ import time
 from copy import deepcopy
 from statistics import median
 
-import torch
-
 from nmln.training.trainer import Trainer
 
 _STEPS = 12  # that are timed
@@ -24,5 +22,5 @@ def steps_in(minutes: float, trainer: Trainer) -> int:
         times.append(time.perf_counter() - start)
     trainer.restore(before)
     # The median: what else the machine does for a moment says nothing about the minutes to come.
-    each = float(trainer.ranks.average([torch.tensor([median(times)])])[0])
+    each = trainer.ranks.total(round(1e9 * median(times))) / trainer.ranks.count / 1e9
     return max(1, round(60 * minutes / each))

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from math import ceil
 from typing import Any, TypeVar
 
 import torch
@@ -13,8 +12,9 @@ from torch import Generator, Tensor
 from nmln.config import Config
 from nmln.distributed import Ranks
 from nmln.files import InputError
-from nmln.potentials.base import BasePotential, ScoreError
-from nmln.training.chains import Chains, Followed
+from nmln.potentials.base import BasePotential, ScoreError, refuse_complex
+from nmln.training.blocks import Block, Place, put_gradient, take_gradient
+from nmln.training.chains import Followed
 from nmln.training.method import Method
 from nmln.training.objective import Phases, accumulate_gradient, accumulate_local_gradient
 from nmln.training.optimiser import (
@@ -25,6 +25,7 @@ from nmln.training.optimiser import (
     next_pace,
     paced,
 )
+from nmln.training.sizes import check_training
 from nmln.types import Evaluations, Values
 
 Part = TypeVar("Part")
@@ -54,6 +55,9 @@ class Trainer:
 
     A step moves the parameters along the gradient between corrupted data and the persistent chains, then
     lets the chains follow for some sweeps. `tree` is all that is needed to go on bit for bit.
+
+    Replicas and minibatch are dealt into `training.blocks` fixed blocks, at least one per process. The
+    same blocks give the same run, bit for bit, on any number of processes.
     """
 
     def __init__(
@@ -68,10 +72,11 @@ class Trainer:
         self.method = Method.of(config.ladder)
         if not len(worlds):
             raise InputError("there are no worlds to train on.")
-        if self.replicas < 1 or self.batch < 1:
+        count = max(config.training.blocks, self.ranks.count)
+        if count > min(config.chains.replicas, config.training.batch):
             raise InputError(
-                f"{self.ranks.count} processes share {config.chains.replicas} replicas and a batch of "
-                f"{config.training.batch}: each needs at least one. Take fewer processes."
+                f"{config.chains.replicas} replicas and a batch of {config.training.batch} cannot be "
+                f"dealt into {count} blocks: each needs at least one. Take fewer processes or blocks."
             )
         if config.chains.renewal and config.ladder.method != "noising":
             raise InputError(
@@ -83,48 +88,35 @@ class Trainer:
                 f"this ladder trains {self.method.trained_levels} levels, but the potential has "
                 f"{potential.levels}."
             )
+        check_training(self.space, config)
         _refuse_forbidden(potential, self.method, worlds)
         self.potential = potential
         self.average = deepcopy(potential) if config.optimiser.average else None
         self.optimiser = make_optimiser(potential.parameters(), config.optimiser, potential.levels)
         self.step_number, self.slowed = 0, 1.0
         self.pace = torch.ones(potential.levels, dtype=torch.float64)
-        self.data_rng, chain_rng = Generator(), Generator()
-        self._seed_generators(chain_rng)
-        self.chains = Chains(
-            potential, self.method, config.chains, worlds, self.replicas, chain_rng
-        )
-        self.epoch: Values | None = None
-
-    def _seed_generators(self, chain_rng: Generator, salt: int = 0) -> None:
-        """Every process draws for itself; a run on other processes starts new streams."""
-        mixed = (
-            self.config.training.seed
-            + 7919 * self.ranks.rank
-            + 104729 * self.ranks.count
-            + 1299709 * salt
-        )
-        self.data_rng.manual_seed(2 * mixed)
-        chain_rng.manual_seed(2 * mixed + 1)
-
-    @property
-    def replicas(self) -> int:
-        """How many of all replicas run in this process."""
-        return self.ranks.share(self.config.chains.replicas)
-
-    @property
-    def batch(self) -> int:
-        return self.ranks.share(self.config.training.batch)
+        first, own = self.ranks.slice(count)
+        self.block_count = count
+        self.blocks = [
+            Block(Place(number, count), potential, self.method, config, worlds)
+            for number in range(first, first + own)
+        ]
 
     @property
     def values(self) -> Values:
-        """The worlds of the chains."""
-        return self.chains.values
+        """The worlds of the chains of this process."""
+        return torch.cat([block.chains.values for block in self.blocks], dim=1)
 
     @property
     def evaluations(self) -> Evaluations:
         """What the chains have cost in this process."""
-        return self.chains.evaluations
+        counted = [block.chains.evaluations for block in self.blocks]
+        return Evaluations(*(sum(numbers) for numbers in zip(*counted, strict=True)))
+
+    @property
+    def log_z(self) -> Float64[Tensor, " levels"]:
+        """log Z of every trained level, as the chains have followed it."""
+        return self.blocks[0].chains.log_z
 
     @property
     def warming(self) -> bool:
@@ -138,17 +130,19 @@ class Trainer:
         phases, norms = self._update(rate)
         if self.average is not None:
             follow(self.average, self.potential, optimiser.average, self.step_number)
-        moves = 0 if self.warming else self.chains.moves
+        moves = 0 if self.warming else self.blocks[0].chains.moves
         followed = self._shared(self._follow)
         self.step_number += 1
         return self._metrics(rate, phases, norms, followed, moves)
 
-    def _update(self, rate: float) -> tuple[Phases, Float[Tensor, " levels"]]:
+    def _update(self, rate: float) -> tuple[list[Phases], Float[Tensor, " levels"]]:
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         self.optimiser.zero_grad(set_to_none=False)
-        phases = self._shared(self._accumulate)
-        self.ranks.average_gradients(self.potential.parameters())
+        phases, gradients = self._shared(self._accumulate)
+        if gradients:
+            mean = self.ranks.average_gradients(torch.stack(gradients), self.block_count)
+            put_gradient(self.potential.parameters(), mean)
         norms = clip_by_level(
             self.potential.parameters(), self.potential.levels, self.config.optimiser.clip
         )
@@ -156,21 +150,34 @@ class Trainer:
             self.optimiser.step()
         return phases, norms
 
-    def _accumulate(self) -> Phases:
+    def _accumulate(self) -> tuple[list[Phases], list[Tensor]]:
+        """Both phases of every block, and its gradient; a single block's stays in the parameters."""
+        phases, gradients = [], []
+        for block in self.blocks:
+            phases.append(self._accumulate_block(block))
+            if self.block_count > 1:
+                gradients.append(take_gradient(self.potential.parameters()))
+        return phases, gradients
+
+    def _accumulate_block(self, block: Block) -> Phases:
+        minibatch = block.minibatch(self.step_number)
         if self.warming:
-            return accumulate_local_gradient(self.potential, self._minibatch(), self.data_rng)
+            return accumulate_local_gradient(self.potential, minibatch, block.data_rng)
         return accumulate_gradient(
             self.potential,
-            self._minibatch(),
-            self.method.negative(self.values),
+            minibatch,
+            self.method.negative(block.chains.values),
             penalty=self.config.optimiser.energy_penalty,
             spread=self.config.optimiser.spread,
         )
 
-    def _follow(self) -> Followed:
-        if self.warming:
-            return self.chains.wait(self.potential)
-        return self.chains.follow(self.potential, self.step_number)
+    def _follow(self) -> list[Followed]:
+        return [
+            block.chains.wait(self.potential)
+            if self.warming
+            else block.chains.follow(self.potential, self.step_number)
+            for block in self.blocks
+        ]
 
     def _shared(self, work: Callable[[], Part]) -> Part:
         """Do a part of a step, and fail on all processes when a score fails on one.
@@ -187,44 +194,34 @@ class Trainer:
         assert done is not None
         return done
 
-    def _minibatch(self) -> Values:
-        """Data corrupted afresh for this step, or taken from copies that serve for an epoch."""
-        chosen = torch.randint(len(self.worlds), (self.batch,), generator=self.data_rng)
-        if self.config.training.corruption == "step":
-            return self.method.corrupt(self.space, self.worlds[chosen], self.data_rng)
-        steps = ceil(len(self.worlds) / self.config.training.batch)
-        if self.epoch is None or self.step_number % steps == 0:
-            self.epoch = self.method.corrupt(self.space, self.worlds, self.data_rng)
-        return self.epoch[:, chosen]
-
     @torch.no_grad()
     def log_likelihood(
         self, worlds: Integer[Tensor, "worlds groups"]
     ) -> Float64[Tensor, " levels"]:
         """The mean log-probability of worlds at every trained level, by the log Z that was followed."""
         scores = self.potential.score(worlds.expand(self.potential.levels, -1, -1))
-        return scores.double().mean(1).cpu() - self.chains.log_z
+        return scores.double().mean(1).cpu() - self.log_z
 
     def _metrics(
         self,
         rate: float,
-        phases: Phases,
+        phases: list[Phases],
         norms: Float[Tensor, " levels"],
-        followed: Followed,
+        followed: list[Followed],
         moves: int,
     ) -> Metrics:
-        info = followed.info
-        pairs = torch.full((self.method.chain_levels - 1,), float("nan"))
-        for swap in followed.swaps:
-            if swap.pairs:
-                pairs[list(swap.pairs)] = swap.probabilities.float().mean(1)
-        worlds = torch.tensor([float(self.evaluations.scores + self.evaluations.slopes)])
-        columns = [phases.gap, phases.positive, info.acceptance, info.moved, pairs, worlds]
-        gap, score, acceptance, moved, swapped, worlds, growth, shares = self.ranks.average(
-            [*columns, followed.growth, followed.shares]
-        )
-        if moves:
-            self.chains.learn(growth, shares, float(acceptance[-1]))
+        columns = [
+            [seen.gap, seen.positive, *_moved(self.method.chain_levels - 1, found)]
+            for seen, found in zip(phases, followed, strict=True)
+        ]
+        sizes = [column.numel() for column in columns[0]]
+        rows = torch.stack([torch.cat([c.double().cpu() for c in row]) for row in columns])
+        gap, score, acceptance, moved, swapped, growth, shares = self.ranks.average(
+            rows, self.block_count
+        ).split(sizes)
+        evaluated = self.ranks.total(self.evaluations.scores + self.evaluations.slopes)
+        for block in self.blocks if moves else ():
+            block.chains.learn(growth, shares, float(acceptance[-1]))
         if self.config.optimiser.trust:
             self.pace = next_pace(self.pace, shares, self.config.optimiser.trust)
         return Metrics(
@@ -236,10 +233,10 @@ class Trainer:
             acceptance=tuple(acceptance.tolist()),
             moved=tuple(moved.tolist()),
             swaps=tuple(swapped.tolist()),
-            evaluations=round(float(worlds) * self.ranks.count),
-            log_z=tuple(self.chains.log_z.tolist()),
+            evaluations=evaluated,
+            log_z=tuple(self.log_z.tolist()),
             moves=moves,
-            effective_share=self.chains.effective_share,
+            effective_share=self.blocks[0].chains.effective_share,
             pace=tuple(self.pace.tolist()),
         )
 
@@ -247,12 +244,11 @@ class Trainer:
 
     def tree(self) -> dict[str, Any]:
         """The whole state of the run on this process and, gathered, the chains of all."""
-        own = {
-            **self.chains.tree(),
-            "data_rng": self.data_rng.get_state(),
-            "epoch": self.epoch,
-        }
-        parts = self.ranks.gather(own)
+        parts = [
+            part
+            for one in self.ranks.gather({"blocks": [block.tree() for block in self.blocks]})
+            for part in one["blocks"]
+        ]
         return {
             "step": self.step_number,
             "slowed": self.slowed,
@@ -264,7 +260,8 @@ class Trainer:
         }
 
     def restore(self, tree: dict[str, Any]) -> None:
-        """Go on from a tree; on another number of processes the chains are dealt out anew."""
+        """Go on from a tree; a run that was dealt into other blocks is dealt out anew."""
+        refuse_complex(tree["potential"])
         self.step_number, self.slowed = tree["step"], tree["slowed"]
         self.pace = tree["pace"].clone()
         self.potential.load_state_dict(tree["potential"])
@@ -272,16 +269,21 @@ class Trainer:
             self.average.load_state_dict(tree["average"])
         self.optimiser.load_state_dict(deepcopy(tree["optimiser"]))  # torch would share it
         parts = tree["ranks"]
-        if len(parts) == self.ranks.count:
-            own = parts[self.ranks.rank]
-            self.chains.restore(own)
-            self.epoch = own["epoch"]
-            self.data_rng.set_state(own["data_rng"])
-            return
-        first, count = self.ranks.slice(self.config.chains.replicas)
-        self.chains.restore_share(parts, first, count, self.potential)
-        self.epoch = None
-        self._seed_generators(self.chains.rng, salt=1 + self.step_number)
+        for block in self.blocks:
+            if len(parts) == self.block_count:
+                block.restore(parts[block.place.number])
+            else:
+                block.restore_share(parts, self.potential, self.step_number)
+
+
+def _moved(pairs: int, followed: Followed) -> list[Tensor]:
+    """What the chains of a block did, level by level and pair by pair."""
+    swaps = torch.full((pairs,), float("nan"))
+    for swap in followed.swaps:
+        if swap.pairs:
+            swaps[list(swap.pairs)] = swap.probabilities.float().mean(1)
+    info = followed.info
+    return [info.acceptance, info.moved, swaps, followed.growth, followed.shares]
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float64, Integer
 from torch import Generator, Tensor
 
+from nmln.counting import more_than
 from nmln.exchange import start_walkers
 from nmln.files import InputError
 from nmln.kernels.coloured import ColouredGibbs
@@ -29,6 +30,7 @@ Matrix = Float64[Tensor, "formulas formulas"]
 Progress = Callable[[int, int], None]
 
 ENUMERABLE = 2**20
+_NARROWEST = 1e-6  # of a prior, in nats
 _LONGEST_STEP = 2.0  # of a weight, in one update
 _FORGET = 0.1  # how much of the old curvature gives way to the new at every update
 
@@ -71,6 +73,11 @@ class Recipe:
             raise InputError(
                 f"the prior's standard deviation must be positive, but is {self.prior}."
             )
+        if self.prior < _NARROWEST:
+            raise InputError(
+                f"the prior's standard deviation must be at least {_NARROWEST:g}, but is {self.prior}: "
+                "it would leave every weight at 0."
+            )
         for name in ("updates", "sweeps", "chains", "levels", "final_sweeps"):
             if getattr(self, name) < 2 - (name in ("sweeps", "levels")):
                 raise InputError(f"{name} is too small: {getattr(self, name)}.")
@@ -106,7 +113,7 @@ def learn_weights(
             f"{model.forbidden_by(0, worlds[world])[0]} Give the formula a weight, or mend the data."
         )
     data = model.counts(worlds[None])[0]
-    enumerable = space.number_of_worlds <= ENUMERABLE
+    enumerable = not more_than(space.sizes, ENUMERABLE)
     if enumerable if exactly is None else exactly:
         return _exactly(model, data, recipe, progress)
     return _by_chains(model, formulas, data, rng, recipe, progress)
@@ -123,7 +130,7 @@ def _exactly(
         possible.append(model.counts(some[None])[0][allowed])
     counts = torch.cat(possible)
     number, weights = len(data), model.weights[0].clone()
-    precision = 1 / (recipe.prior**2 * number)  # of the prior, for one world of the data
+    precision = 1 / recipe.prior / recipe.prior / number  # of the prior, for one world of the data
 
     def likelihood(some: Weights) -> float:
         return float(data.mean(0) @ some - (counts @ some).logsumexp(0))
@@ -175,7 +182,7 @@ def _by_chains(
     state = start(tempered, kernel, worlds, rng)
     walkers = start_walkers(worlds)
     weights = model.weights[0].clone()
-    precision = 1 / (recipe.prior**2 * number)
+    precision = 1 / recipe.prior / recipe.prior / number
     total = recipe.updates * recipe.sweeps + recipe.final_sweeps
 
     def run(sweeps: int, done: int) -> list[Counts]:

@@ -8,6 +8,7 @@ from nmln.checkpoint import explain, read_json
 from nmln.files import InputError
 from nmln.model import Model, Report
 from nmln.workflow import sources
+from nmln.workflow.folders import locked
 from nmln.workflow.heads import check_new, read_head, read_source, write_head
 from nmln.workflow.sampling import load
 
@@ -19,11 +20,13 @@ def combine(
     report: Report | None = None,
     *,
     pieces: bool = False,
+    data: str | None = None,
 ) -> Model:
     """The mean of the models in the folders; they have learned from the same split of the same data.
 
     With `steps`, how much each of them counts at each level is then fitted to the training data; with
-    `pieces`, what each further piece of a world costs as well.
+    `pieces`, what each further piece of a world costs as well. `data` says where the data are now, if
+    they have moved.
     """
     _check_folders(folders)
     check_new(output)
@@ -33,14 +36,16 @@ def combine(
             "what a piece costs is learned by fitting. Say for how many steps: --fit 300."
         )
     _check_data(folders, heads)
-    source = read_source(folders[0], heads[0])
+    source = read_source(folders[0], heads[0], data)
     models = [load(folder) for folder in folders]
     model = Model.combined(models, pieces=pieces, names=[str(folder) for folder in folders])
     _make(output)  # before minutes go into fitting
-    if steps:
-        model = model.weighed(sources.pick(source.worlds, source.train), steps, report)
-    model.save(output / "model")
-    write_head(output, model, source, combined=[str(folder) for folder in folders])
+    with locked(output, "combining"):
+        check_new(output, source)  # again: another process may have been here meanwhile
+        if steps:
+            model = model.weighed(sources.pick(source.worlds, source.train), steps, report)
+        model.save(output / "model")
+        write_head(output, model, source, combined=[str(folder) for folder in folders])
     return model
 
 
@@ -64,9 +69,10 @@ def _check_data(folders: Sequence[Path], heads: Sequence[dict[str, Any]]) -> Non
     splits = [read_json(folder / "split.json") for folder in folders]
     own, *others = zip(folders, heads, splits, strict=True)
     for folder, head, split in others:
-        same = head["config"]["data"]["source"] == own[1]["config"]["data"]["source"]
-        same &= head["kind"] == own[1]["kind"]
+        same = head["kind"] == own[1]["kind"]
         same &= head.get("fingerprint") == own[1].get("fingerprint")
+        if "fingerprint" not in head:  # of an earlier version; else the data may have moved
+            same &= head["config"]["data"]["source"] == own[1]["config"]["data"]["source"]
         if split != own[2] or not same:
             raise InputError(
                 f"this run has learned from other data than {own[0]}, or from another split of "

@@ -1,5 +1,6 @@
 """What is asked of samples beyond the model: evidence, a scaffold, formulas."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -9,6 +10,7 @@ from nmln.evidence import Evidence
 from nmln.files import InputError, read_lines
 from nmln.formats.db import read_evidence
 from nmln.formats.mln import parse_formula, parse_mln
+from nmln.inference.answers import lost_digits
 from nmln.logic import (
     Atom,
     Constant,
@@ -38,7 +40,12 @@ class Conditions:
         """The formulas as a potential for every level that the model's chains run at."""
         if not self.formulas:
             return None
-        return constraint(model.space, self.formulas, model.method.chain_levels)
+        made = constraint(model.space, self.formulas, model.method.chain_levels)
+        reach = zip(made.soft, made.most, strict=True)
+        largest = max((abs(one.weight or 0.0) * count for one, count in reach), default=0.0)
+        for warning in lost_digits(largest, made.dtype):
+            warnings.warn(warning, stacklevel=2)
+        return made
 
 
 def read_conditions(

@@ -109,17 +109,19 @@ def run(
     seed: int = 0,
     processes: int = 1,
     progress: Callable[[str], None] = lambda _: None,
+    data: str | None = None,
 ) -> Outcome:
     """Evaluate files of samples, and write evaluation.json, recall.csv, recall.png and recall.svg.
 
     `train` and `test` are files, sets or folders of runs; where they are not given, the run in `folder`
-    says what they are. Of samples at several levels the target is taken, or one `level`, or all.
+    says what they are; `data` is where its data are now, if they have moved. Of samples at several
+    levels the target is taken, or one `level`, or all.
     """
     if not paths:
         raise InputError("there are no samples to evaluate. Name at least one file.")
     files = [locate(path) for path in paths]
     progress("reading the training and test set")
-    learnt, held_out = references(train, test, folder, column, size, processes)
+    learnt, held_out = references(train, test, folder, column, size, processes, data)
     if size is None:
         size = _common_size(learnt, held_out)
     samples: list[Samples] = []
@@ -206,6 +208,7 @@ def references(
     column: str | None = None,
     size: int | None = None,
     processes: int = 1,
+    data: str | None = None,
 ) -> tuple[Reference, Reference]:
     """The training and the test set, each of a file, of a set by name, or of the run in a folder."""
     runs: dict[Path, dict[Part, Reference]] = {}
@@ -221,7 +224,7 @@ def references(
             return read_reference(source, column, size, processes)
         run = Path(source) if source is not None else folder or Path()
         if run not in runs:
-            runs[run] = of_run(run)
+            runs[run] = of_run(run, data)
         if not (found := runs[run][part]).smiles:
             raise InputError(f"this run has no {part} molecules. Name some: --{part}.", str(run))
         return found
@@ -229,12 +232,12 @@ def references(
     return find("train", train), find("test", test)
 
 
-def of_run(folder: Path) -> dict[Part, Reference]:
+def of_run(folder: Path, data: str | None = None) -> dict[Part, Reference]:
     """The molecules that a run was trained on, and those that it held out."""
     head = read_head(folder)
     if head.get("kind") != "molecules":
         raise InputError("this run is not about molecules. Name another one.", str(folder))
-    source = read_source(folder, head)
+    source = read_source(folder, head, data)
     sizes = frozenset([len(source.space.domain["node"])])
     chosen: dict[Part, frozenset[str]] = {
         "train": frozenset(source.names[at] for at in source.train.tolist()),

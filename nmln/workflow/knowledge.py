@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import re
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +16,7 @@ import torch
 from torch import Generator
 
 from nmln import checkpoint
-from nmln.files import InputError, only_one, plain, write_lines
+from nmln.files import InputError, plain, refuse_links, write_lines
 from nmln.knowledge import completion, ranking
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.defaults import recommended
@@ -24,9 +26,10 @@ from nmln.knowledge.scoring import scorer
 from nmln.knowledge.sizes import check_memory
 from nmln.knowledge.storing import TrainedBase
 from nmln.knowledge.training import DivergedError, Progress, Result, Settings, Training
+from nmln.workflow.folders import CHECKPOINTS, HEAD, MODEL, check_model, foreign, locked, writing
 from nmln.workflow.training import interruption
 
-MODEL, SUMMARY = "model", "training.json"
+SUMMARY, HISTORY = "training.json", "history.csv"
 SAVE_EVERY = 60.0  # seconds between two checkpoints
 
 
@@ -74,24 +77,57 @@ def begin(
 
 
 def _check_new(folder: Path) -> None:
-    """Refuse to begin a run in a folder that holds one."""
-    if checkpoint.saved_steps(folder) and not finished(folder):
+    """Refuse to begin a run in a folder that holds one, or anything that a run would replace."""
+    refuse_links(folder)
+    if (folder / HEAD).exists():
         raise InputError(
-            "there is a run in this folder that has not come to its end. Go on with it (nmln kb train "
-            f"--resume {folder}), or name another one with --output.",
+            "there is a run of nmln train in this folder. Name another one with --output.",
             str(folder),
         )
+    if (folder / SUMMARY).exists() and not _is_own_summary(folder / SUMMARY):
+        raise foreign(folder / SUMMARY)
+    if checkpoint.saved_steps(folder) and not finished(folder):
+        raise InputError(
+            f"there is a run in this folder that has not come to its end. Go on with it "
+            f"({resuming(folder)}), or name another one with --output.",
+            str(folder),
+        )
+    check_model(folder)
     if (folder / MODEL).exists():
         raise InputError(
             "there is a trained model in this folder. Name another one with --output, or remove it.",
             str(folder),
         )
+    if (folder / HISTORY).exists() and not (folder / SUMMARY).exists():
+        raise foreign(folder / HISTORY)
+    _check_checkpoints(folder / CHECKPOINTS)
+
+
+def _is_own_summary(path: Path) -> bool:
+    with suppress(InputError):
+        return {"interrupted", "settings", "shape"} <= checkpoint.read_json(path).keys()
+    return False
+
+
+def _check_checkpoints(folder: Path) -> None:
+    """Refuse a folder of checkpoints with anything else in it."""
+    if folder.exists() and not folder.is_dir():
+        raise foreign(folder)
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if not re.fullmatch(r"\.?step-[0-9]{9,}(\.partial|\.replaced)?", entry.name):
+            raise foreign(entry)
 
 
 def finished(folder: Path) -> bool:
     """Whether the run in a folder has come to its end."""
+    refuse_links(folder)
     path = folder / SUMMARY
     return path.exists() and checkpoint.read_json(path).get("interrupted") is False
+
+
+def resuming(folder: Path) -> str:
+    """The command that resumes a run."""
+    return shlex.join(["nmln", "kb", "train", "--resume", str(folder)])
 
 
 def _check_unfinished(folder: Path) -> None:
@@ -107,6 +143,8 @@ def resume(folder: Path) -> Job:
             "there is no checkpoint of nmln kb train in this folder. Begin a run: nmln kb train nations",
             str(folder),
         )
+    with locked(folder):  # told before everything is read
+        check_model(folder)
     training = bring_back(folder)
     needed = check_memory(training.base, training.potential.shape, training.settings)
     return Job(folder, training, needed, resumed=True)
@@ -122,14 +160,15 @@ def run(
     The whole training is kept as a checkpoint every `save_every` seconds and when somebody asks it to
     stop; then the files hold the best so far. At its end the checkpoints go.
     """
-    with only_one(job.folder / ".lock", "training"), interruption(True) as interrupted:
+    with locked(job.folder), interruption(True) as interrupted:
         # Looked at again, because another process may have been here meanwhile.
         if job.resumed:
             _check_unfinished(job.folder)
         else:
             _check_new(job.folder)
             _drop_checkpoints(job.folder)
-            (job.folder / SUMMARY).unlink(missing_ok=True)  # it told of a run whose model is gone
+            for name in (HISTORY, SUMMARY):  # they told of a run whose model is gone
+                (job.folder / name).unlink(missing_ok=True)
             keep(job.training, job.folder)
         try:
             _train(job.training, job.folder, watch, interrupted, save_every)
@@ -146,7 +185,7 @@ def run(
 def _drop_checkpoints(folder: Path) -> None:
     checkpoint.discard_after(folder, -1)
     with suppress(OSError):  # there is none, or something else is in it
-        (folder / "checkpoints").rmdir()
+        (folder / CHECKPOINTS).rmdir()
 
 
 def _train(
@@ -174,7 +213,8 @@ def _write(job: Job, result: Result) -> None:
     base, potential = job.base, job.training.potential
     TrainedBase(base, potential, asdict(job.settings)).save(job.folder / MODEL)
     rows = [step._asdict() for step in result.history]
-    _write_csv(job.folder / "history.csv", Progress._fields, rows)
+    with writing(job.folder / HISTORY, resuming(job.folder)):
+        _write_csv(job.folder / HISTORY, Progress._fields, rows)
     content = {
         "name": base.name,
         "source": base.source,
@@ -187,16 +227,18 @@ def _write(job: Job, result: Result) -> None:
         "interrupted": result.interrupted,
         "valid": None if result.valid is None else asdict(result.valid),
     }
-    _write_json(job.folder / SUMMARY, content)
+    with writing(job.folder / SUMMARY, resuming(job.folder)):
+        _write_json(job.folder / SUMMARY, content)
 
 
 def load(folder: Path) -> TrainedBase:
     """The model of a run."""
+    refuse_links(folder)
     if not (folder / MODEL).exists():
         if checkpoint.saved_steps(folder):
             raise InputError(
-                "this run has not come to its end, so that it has no model yet. Go on with it: nmln kb "
-                f"train --resume {folder}",
+                "this run has not come to its end, so that it has no model yet. Go on with it: "
+                f"{resuming(folder)}",
                 str(folder),
             )
         raise InputError(

@@ -18,6 +18,7 @@ from torch import Generator, Tensor
 
 from nmln.files import InputError, plain, write_lines
 from nmln.kernels.defaults import kernel_named
+from nmln.memory import refuse_size, told
 from nmln.model import Model
 from nmln.molecules.likelihood import Structures, log_probabilities
 from nmln.partition import mbar, stepping_stone
@@ -163,9 +164,13 @@ def run(
     sweeps: int = SWEEPS,
     seed: int = 0,
     progress: Progress | None = None,
+    data: str | None = None,
 ) -> Likelihood:
-    """The likelihood of the training and test worlds of a run; kept as `likelihood.json`."""
-    source = read_source(folder)
+    """The likelihood of the training and test worlds of a run; kept as `likelihood.json`.
+
+    `data` says where the data of the run are now, if they have moved.
+    """
+    source = read_source(folder, data=data)
     found = measure(
         sampling.load(folder),
         sources.pick(source.worlds, source.train),
@@ -251,6 +256,12 @@ def estimate_log_z(
     for name, number, least in (("chains", chains, 2), ("steps", steps, 1), ("sweeps", sweeps, 3)):
         if number < least:
             raise InputError(f"{name} must be at least {least}, but is {number}.")
+    recorded = sweeps // 4 * chains * model.method.chain_levels
+    refuse_size(
+        recorded * model.space.measure.bytes_per_world,
+        f"recording {told(recorded)} worlds",
+        "Take fewer chains or sweeps.",
+    )
     rng = Generator().manual_seed(seed)
     kernel = kernel_named(model.config.sampling.kernel, model.space)
     noisiest = model.level(0)

@@ -7,7 +7,8 @@ one folder, which is that of the training run, so that a job which was stopped g
 import json
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from torch import Generator
 
 from nmln import checkpoint
 from nmln.config import Config, configure, override
-from nmln.files import InputError, write_lines
+from nmln.files import InputError, only_one, refuse_links, write_lines
 from nmln.workflow import generation, main_report, reporting, sampling, sources, training
-from nmln.workflow.heads import read_head
+from nmln.workflow.folders import writing
+from nmln.workflow.generation_settings import BLOCK
+from nmln.workflow.heads import check_new, moved, read_head, read_source, record_data
 from nmln.workflow.main_report import Outcome, read_summary
 from nmln.workflow.sampling import Run, Wish
 
@@ -34,7 +37,7 @@ PRESET = "molecules"
 LEAST, MOST = 10_000, 200_000
 """Samples at each level, where nobody says how many."""
 
-_HEAD = "main.json"
+_HEAD, _LOCK = "main.json", ".main.lock"
 _KINDS: dict[str, Any] = {
     "data": str, "size": int | None, "minutes": float | int | None, "samples": int | None, "seed": int,
     "changes": Mapping, "chains": int, "burn_in": int,
@@ -85,23 +88,32 @@ def run(folder: Path, settings: Settings, say: Say = lambda _: None) -> Outcome:
     check_kind(settings.data)
     if not (folder / "config.json").exists():
         load(settings)
-    settings = begin(folder, settings)
-    if not trained(folder):
-        say("training")
-        job = (
-            training.resume(folder)
-            if (folder / "config.json").exists()
-            else training.begin(folder, settings.config())
-        )
-        training.run(job)
-    if not sampled(folder):
-        say("generating")
-        opened = sampling.open_run(folder)
-        settings = settle(folder, opened, settings, 1)
-        job = sample_job(folder, opened, settings)
-        generation.work(job)
-        generation.finish(job)
-    return conclude(folder, say)
+    with alone(folder):
+        settings = begin(folder, settings)
+        if not trained(folder):
+            say("training")
+            job = (
+                training.resume(folder)
+                if (folder / "config.json").exists()
+                else training.begin(folder, settings.config())
+            )
+            training.run(job)
+        if not sampled(folder):
+            say("generating")
+            opened = sampling.open_run(folder)
+            settings = settle(folder, opened, settings, 1)
+            with generation.only_sampler(sampling.place_of(opened)):
+                job = sample_job(folder, opened, settings)
+                generation.work(job)
+                generation.finish(job)
+        return conclude(folder, say)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Be the only process that does the main job in a folder; its stages have locks of their own."""
+    with only_one(folder / _LOCK, "running nmln run"):
+        yield
 
 
 # The head: what is asked of a folder.
@@ -142,8 +154,11 @@ def begin(folder: Path, settings: Settings) -> Settings:
                 "there is a run of nmln train in this folder. Choose another one (--output).",
                 str(folder),
             )
+        check_new(folder)
         write_settings(folder, settings)
         return settings
+    if settings.data != recorded.data and _gone(recorded.data):
+        recorded = _moved(folder, recorded, settings.data)
     if settings.samples is None:  # chosen by a timing before, or still to be chosen
         settings = replace(settings, samples=recorded.samples)
     if differences := _differences(recorded, settings):
@@ -152,6 +167,23 @@ def begin(folder: Path, settings: Settings) -> Settings:
             "same to go on with it, or choose another folder (--output).",
             str(folder),
         )
+    return recorded
+
+
+def _gone(data: str) -> bool:
+    """Whether data that were found by their full path are not there any more."""
+    return Path(data).is_absolute() and not Path(data).exists()
+
+
+def _moved(folder: Path, recorded: Settings, data: str) -> Settings:
+    """The same job on data that have moved, noted wherever the old place was."""
+    if (folder / "config.json").exists():
+        head = read_head(folder)
+        config = moved(configure(head["config"], str(folder / "config.json")), data)
+        read_source(folder, head, config.data)  # refuses other data
+        record_data(folder, config.data)
+    recorded = replace(recorded, data=data)
+    write_settings(folder, recorded)
     return recorded
 
 
@@ -172,6 +204,7 @@ def _flat(settings: Settings) -> dict[str, Any]:
 
 def read_settings(folder: Path) -> Settings | None:
     """What was asked of a folder, if anything was."""
+    refuse_links(folder)
     path = folder / _HEAD
     if not path.exists():
         return None
@@ -188,7 +221,8 @@ def read_settings(folder: Path) -> Settings | None:
 
 
 def write_settings(folder: Path, settings: Settings) -> None:
-    write_lines(folder / _HEAD, [json.dumps(asdict(settings), indent=2, ensure_ascii=False)])
+    with writing(folder / _HEAD):
+        write_lines(folder / _HEAD, [json.dumps(asdict(settings), indent=2, ensure_ascii=False)])
 
 
 # Stages.
@@ -242,20 +276,20 @@ def fitting_samples(opened: Run, settings: Settings, minutes: float, processes: 
 
 
 def seconds_a_sweep(opened: Run, settings: Settings, processes: int) -> float:
-    """How long a sweep of the chains that one process has takes, here and now."""
-    chains = -(-settings.chains // processes)
+    """How long a sweep of the blocks of chains that one process has takes, here and now."""
+    blocks = -(-settings.chains // BLOCK)
+    chains = -(-settings.chains // blocks)
     rng = Generator().manual_seed(settings.seed)
     sweeps = opened.model.sample(1 + _PILOT, rng, chains=chains, burn_in=0)
     next(sweeps)  # the first one warms up
     start = time.perf_counter()
     for _ in sweeps:
         pass
-    return (time.perf_counter() - start) / _PILOT
+    each = (time.perf_counter() - start) / _PILOT
+    return each * -(-blocks // processes)
 
 
-def sample_job(
-    folder: Path, opened: Run, settings: Settings, processes: int = 1, command: str = ""
-) -> generation.Job:
+def sample_job(folder: Path, opened: Run, settings: Settings, command: str = "") -> generation.Job:
     """Sampling at all levels into the folder, begun or gone on with."""
     assert settings.samples is not None
     wish = Wish(
@@ -266,7 +300,7 @@ def sample_job(
         all_levels=True,
     )
     about = {"command": command or "nmln run", "resume": "the same command again"}
-    return sampling.begin_molecules(opened, wish, parts=processes, about=about)
+    return sampling.begin(opened, wish, about=about)
 
 
 def sample_arguments(folder: Path) -> list[str]:

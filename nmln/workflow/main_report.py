@@ -65,9 +65,7 @@ def conclude(folder: Path, again: str, say: Callable[[str], None]) -> Outcome:
         _chains(summary, judged, told),
         *_training(told),
         _files(folder),
-        _again(
-            folder, again, summary["settings"]["parts"] == (told.config.training.processes or 1)
-        ),
+        _again(folder, again, _alike(summary["settings"], told.config.training.processes or 1)),
         reporting.configuration_section(told),
     ]
     name = Path(told.config.data.source).name
@@ -168,7 +166,7 @@ def _files(folder: Path) -> Section:
 
 
 def _again(folder: Path, command: str, alike: bool) -> Section:
-    """`alike` says whether as many processes drew the samples as the command will take."""
+    """`alike` says whether the command will draw the same samples."""
     exact = "The same once more, to the bit, in a folder of its own:"
     near = (
         "The same once more in a folder of its own; the samples will be others, because another number "
@@ -181,6 +179,11 @@ def _again(folder: Path, command: str, alike: bool) -> Section:
         page.code(_more(folder)),
     )
     return Section("Again", html)
+
+
+def _alike(settings: dict[str, Any], processes: int) -> bool:
+    """Blocks of a fixed size do not depend on processes; earlier versions had a part for each."""
+    return bool(settings.get("block")) or settings["parts"] == processes
 
 
 def _more(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Recorders that outlive their process, and one recording out of those of several processes."""
+"""Recorders that outlive their process, and one recording out of those of several blocks."""
 
 import time
 from collections.abc import Sequence
@@ -68,8 +68,11 @@ class KeptRecorder(Recorder):
         return recorder
 
 
-def joined(recordings: Sequence[Recording]) -> Recording:
-    """The recording of all chains of processes that ran the same number of sweeps side by side."""
+def joined(recordings: Sequence[Recording], processes: int = 1) -> Recording:
+    """The recording of the chains of all blocks, which ran the same number of sweeps.
+
+    Each process had every `processes`-th block, one after the other; the slowest one counts.
+    """
     first = recordings[0]
     chains = torch.tensor([one.restarts.shape[1] for one in recordings], dtype=torch.float64)
     share = chains / chains.sum()
@@ -80,11 +83,11 @@ def joined(recordings: Sequence[Recording]) -> Recording:
 
     counts = [one.evaluations for one in recordings]
     return first._replace(
-        seconds=max(one.seconds for one in recordings),
+        seconds=longest([one.seconds for one in recordings], processes),
         evaluations=Evaluations(
             sum(one.scores for one in counts),
             sum(one.slopes for one in counts),
-            max(one.seconds for one in counts),
+            longest([one.seconds for one in counts], processes),
         ),
         acceptance=mean("acceptance"),
         moved=mean("moved"),
@@ -96,3 +99,8 @@ def joined(recordings: Sequence[Recording]) -> Recording:
             for name in first.traces
         },
     )
+
+
+def longest(seconds: Sequence[float], processes: int) -> float:
+    """How long the slowest process took, if each has every so-many-th block."""
+    return max(sum(seconds[rank::processes]) for rank in range(processes))

@@ -19,6 +19,7 @@ from nmln.report.findings import Finding, findings_of
 from nmln.report.history import History, read_history, table
 from nmln.report.page import Html, Section, write_page
 from nmln.training.method import Method
+from nmln.workflow.folders import resuming
 from nmln.workflow.heads import dropped_in, read_head
 
 if TYPE_CHECKING:
@@ -260,11 +261,6 @@ def repeating(config: Config, folder: Path) -> str:
                 shown = value if isinstance(value, str) else json.dumps(value)
                 words += ["--set", f"{name}.{key}={shown}"]
     return shlex.join(words)
-
-
-def resuming(folder: Path) -> str:
-    """The command that goes on with a run."""
-    return shlex.join(["nmln", "train", "--resume", str(folder)])
 
 
 def duration(seconds: float) -> str:

@@ -3,12 +3,15 @@
 import gzip
 import os
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from nmln.files import InputError, write_atomically, write_lines
+from nmln.files import InputError, open_regular, write_atomically, write_lines
+from nmln.molecules.chemistry import STATUSES
 
 if sys.platform != "win32":
     import fcntl
@@ -18,7 +21,7 @@ _MEMBER = 2**18  # bytes of text in a gzip member
 
 
 class Rows:
-    """Appends lines to a file of gzip members, each of which can be read by itself.
+    """Appends lines or other bytes to a file of gzip members, each of which can be read by itself.
 
     A member ends where the text has grown long enough, and nowhere else: what is not yet a member is
     `pending` and belongs into a checkpoint beside the `offset` of the last one. So the bytes of the file
@@ -28,15 +31,11 @@ class Rows:
     def __init__(self, path: Path, offset: int = 0, pending: bytes = b"") -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self.offset, self.pending = path, offset, bytearray(pending)
-        self._file = open(path, "ab")  # noqa: SIM115  closed by __exit__
+        self._file = open_regular(path, "ab")
         try:
             self._lock()
             if os.fstat(self._file.fileno()).st_size < offset:
-                raise InputError(
-                    f"this file is shorter than the {offset} bytes that its checkpoint knows of. Begin "
-                    "anew with --overwrite.",
-                    str(path),
-                )
+                raise unlike(path, f"it is shorter than the {offset} bytes of its checkpoint")
             self._file.truncate(offset)
         except BaseException:
             self._file.close()
@@ -54,7 +53,10 @@ class Rows:
         self._file.close()
 
     def add(self, lines: Iterable[str]) -> None:
-        self.pending += "".join(f"{line}\n" for line in lines).encode()
+        self.append("".join(f"{line}\n" for line in lines).encode())
+
+    def append(self, content: bytes) -> None:
+        self.pending += content
         if len(self.pending) >= _MEMBER:
             self.end_member()
 
@@ -83,6 +85,10 @@ class Rows:
             ) from None
 
 
+Row = tuple[int, int, str, str]
+"""The number of a sample, its level, status and SMILES."""
+
+
 class Tally:
     """What rows hold: attempts by level and status, valid molecules by level and name."""
 
@@ -92,7 +98,11 @@ class Tally:
 
     def add(self, path: Path) -> None:
         """Count the rows of a file; memory grows only with the number of different molecules."""
-        for _, level, status, smiles in read_rows(path):
+        self.count(read_rows(path))
+
+    def count(self, rows: Iterable[Row]) -> None:
+        """Count rows."""
+        for _, level, status, smiles in rows:
             self.statuses[level][status] += 1
             if smiles:
                 self.molecules[level][smiles] += 1
@@ -102,7 +112,7 @@ class Tally:
         return sorted(self.molecules[level].items(), key=lambda pair: (-pair[1], pair[0]))
 
 
-def read_rows(path: Path) -> Iterator[tuple[int, int, str, str]]:
+def read_rows(path: Path) -> Iterator[Row]:
     """The rows of a file, with or without the header."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         for line in file:
@@ -112,6 +122,45 @@ def read_rows(path: Path) -> Iterator[tuple[int, int, str, str]]:
             yield int(sample), int(level), status, smiles
 
 
+@contextmanager
+def reading(path: Path, size: int) -> Iterator[gzip.GzipFile]:
+    """What a block has written, unpacked; refuses a file of another size, or one that is damaged."""
+    try:
+        with open_regular(path) as file:
+            if (found := os.fstat(file.fileno()).st_size) != size:
+                raise unlike(path, f"it has {found} bytes instead of {size}")
+            with gzip.open(file) as unpacked:
+                yield unpacked
+    except FileNotFoundError:
+        raise unlike(path, "it is missing") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise unlike(path, str(error)) from None
+
+
+def checked_rows(path: Path, size: int, expected: Iterable[tuple[int, int]]) -> Iterator[Row]:
+    """The rows that a block has written; refuses any that is not the expected sample and level."""
+    with reading(path, size) as file:
+        for number, wanted in enumerate(expected, 1):
+            cells = file.readline().rstrip(b"\n").split(b",")
+            if cells[:2] != [b"%d" % one for one in wanted] or len(cells) != 4:
+                raise unlike(path, f"row {number} is not that of sample {wanted[0]}")
+            status, smiles = (
+                cells[2].decode("ascii", "replace"),
+                cells[3].decode("ascii", "replace"),
+            )
+            if status not in STATUSES or (status == "valid") != bool(smiles):
+                raise unlike(path, f"row {number} has no known status")
+            yield *wanted, status, smiles
+        if file.read(1):
+            raise unlike(path, "it has more rows than were asked for")
+
+
+def unlike(path: Path, what: str) -> InputError:
+    return InputError(
+        f"this file is not as sampling left it: {what}. Restart with --overwrite.", str(path)
+    )
+
+
 def join_rows(path: Path, parts: Sequence[Path]) -> None:
     """One gzip file of the header and all parts, which are copied as they are."""
 
@@ -119,7 +168,7 @@ def join_rows(path: Path, parts: Sequence[Path]) -> None:
         with open(temporary, "wb") as target:
             target.write(gzip.compress(f"{HEADER}\n".encode(), 6, mtime=0))
             for part in parts:
-                with open(part, "rb") as source:
+                with open_regular(part) as source:
                     while block := source.read(2**20):
                         target.write(block)
 

@@ -2,23 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Generator
 
 from nmln import checkpoint
-from nmln.diagnostics import diagnose
-from nmln.files import InputError
+from nmln.files import InputError, refuse_links
 from nmln.kernels.defaults import kernel_named
 from nmln.model import Model
-from nmln.recording import Recorder
-from nmln.report.summary import write_summary
 from nmln.workflow import generation, sources
 from nmln.workflow.conditions import Conditions, read_conditions
+from nmln.workflow.generation_settings import BLOCK
 from nmln.workflow.heads import read_head
+from nmln.workflow.joining import check_part
+from nmln.workflow.working import Part, Place
 
 THIN = 4  # sweeps from one sample to the next, unless it is said
 
@@ -59,6 +57,7 @@ class Wish:
     scaffold: str | None = None
     formulas: Sequence[str] = ()
     formula_files: Sequence[Path] = ()
+    block_size: int = BLOCK  # chains that one process draws together
 
     @property
     def sweeps(self) -> int:
@@ -67,7 +66,7 @@ class Wish:
 
 def sweeps_for(count: int, chains: int, burn_in: int, thin: int) -> int:
     """How many sweeps give so many samples."""
-    return burn_in + thin * ceil(count / chains)
+    return burn_in + thin * -(-count // chains)
 
 
 def open_run(folder: Path) -> Run:
@@ -76,7 +75,8 @@ def open_run(folder: Path) -> Run:
 
 
 def load(folder: Path) -> Model:
-    """The model of a finished run, or what a run has come to so far."""
+    """The model of a finished run, or what a run has come to so far; refuses links inside the run."""
+    refuse_links(folder)
     if (folder / "model").exists():
         return Model.load(folder / "model")
     kept = checkpoint.load(folder)
@@ -110,46 +110,46 @@ def run(
     other worlds into a file of the format that they were read in.
     """
     opened, wish = open_run(folder), Wish(count, **wishes)
-    if opened.kind != "molecules":
-        return sample_worlds(opened, wish, output, progress)
-    job = begin_molecules(opened, wish, output, overwrite=overwrite)
-    done = 0
+    with generation.only_sampler(place_of(opened, output)):
+        job = begin(opened, wish, output, overwrite=overwrite)
+        done, whole = 0, job.settings.sweeps * job.settings.parts
 
-    def tick() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, job.settings.sweeps)
+        def tick() -> None:
+            nonlocal done
+            done += 1
+            if progress is not None:
+                progress(done, whole)
 
-    generation.work(job, tick=tick)
-    found = generation.finish(job)
-    return Sampled(
-        found.summary["attempts"],
-        {"valid": found.valid},
-        found.summary["findings"],
-        found.written,
-    )
+        generation.work(job, tick=tick)
+        found = generation.finish(job)
+    quality = {"valid": found.valid} if opened.kind == "molecules" else {}
+    return Sampled(found.summary["attempts"], quality, found.summary["findings"], found.written)
 
 
-def begin_molecules(
+def begin(
     opened: Run,
     wish: Wish,
     output: Path | None = None,
     *,
-    parts: int = 1,
+    part: Part | None = None,
     overwrite: bool = False,
     about: dict[str, Any] | None = None,
 ) -> generation.Job:
-    """Sampling of molecules, begun or gone on with; `generation.work` and `finish` do the rest."""
+    """Sampling, begun or gone on with; `generation.work` and `finish` do the rest."""
     if wish.count < 1:
         raise InputError("nothing was sampled: ask for at least one sample.")
+    if opened.kind != "molecules" and (wish.all_levels or wish.scaffold is not None):
+        raise InputError(
+            f"scaffolds and rows of all levels are for molecules, but {opened.name} learned from "
+            f"{'graphs' if opened.kind == 'graphs' else 'a .db file'}. Leave them out."
+        )
     if wish.kernel:
         kernel_named(wish.kernel, opened.model.space)  # a wrong name is told before anything starts
     settings = generation.Settings.of(
         opened.model,
         _conditions(opened.model, wish),
         wish.count,
-        parts,
+        block=wish.block_size,
         chains=wish.chains,
         burn_in=wish.burn_in,
         thin=wish.thin,
@@ -157,15 +157,26 @@ def begin_molecules(
         kernel=wish.kernel,
         seed=wish.seed,
         all_levels=wish.all_levels,
+        kind=opened.kind,
     )
+    if part is not None:
+        check_part(part, settings)
     told = {
         "run": opened.name,
         **(about or {}),
         "scaffold": wish.scaffold,
         "evidence": None if wish.evidence is None else str(wish.evidence),
     }
-    folder = output or samples_folder(opened)
-    return generation.begin(folder, opened.model, settings, told, overwrite=overwrite)
+    place = place_of(opened, output, part)
+    return generation.begin(place, opened.model, settings, told, overwrite=overwrite)
+
+
+begin_molecules = begin  # the name of earlier versions
+
+
+def place_of(opened: Run, output: Path | None = None, part: Part | None = None) -> Place:
+    """Where samples of a run go: to `output`, or beside the run's other files."""
+    return Place(opened.kind, output or samples_folder(opened), part)
 
 
 def samples_folder(opened: Run) -> Path:
@@ -181,47 +192,3 @@ def _conditions(model: Model, wish: Wish) -> Conditions:
         formulas=wish.formulas,
         formula_files=wish.formula_files,
     )
-
-
-def sample_worlds(
-    opened: Run,
-    wish: Wish,
-    output: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Sampled:
-    """Worlds of other kinds than molecules, all in memory until they are written."""
-    if wish.all_levels or wish.scaffold is not None:
-        raise InputError(
-            f"scaffolds and rows of all levels are for molecules, but {opened.name} learned from "
-            f"{'graphs' if opened.kind == 'graphs' else 'a .db file'}. Leave them out."
-        )
-    model, conditions = opened.model, _conditions(opened.model, wish)
-    recorder = Recorder()
-    found = []
-    for sweep in model.sample(
-        wish.sweeps,
-        Generator().manual_seed(wish.seed),
-        chains=wish.chains,
-        burn_in=wish.burn_in,
-        thin=wish.thin,
-        moves=wish.moves,
-        kernel=wish.kernel,
-        evidence=conditions.evidence,
-        recorder=recorder,
-        added=conditions.added(model),
-    ):
-        found.append(sweep.state.values[-1])
-        if progress is not None:
-            progress(sweep.number, wish.sweeps)
-    if not found:
-        raise InputError("nothing was sampled: ask for at least one sample.")
-    worlds = torch.cat(found)[: wish.count]
-    stem = output or samples_folder(opened)
-    written = [sources.write(opened.kind, stem, model.space, worlds)]
-    findings: list[str] = []
-    if recorder.seen > 1:
-        diagnostics = diagnose(recorder, model.method.ladder)
-        findings = diagnostics.findings()
-        page = stem.with_name(f"{stem.name}-chains.html")
-        written += write_summary(page, diagnostics, f"Chains of {opened.name}")
-    return Sampled(len(worlds), {}, findings, tuple(written))

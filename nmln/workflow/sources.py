@@ -1,4 +1,4 @@
-"""Where worlds come from and go to: molecules, `.db` files and graph files, read and written alike."""
+"""Where worlds come from: molecules, `.db` files and graph files, read alike."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,9 +12,9 @@ from jaxtyping import Integer
 from torch import Tensor
 
 from nmln.config import DataConfig
-from nmln.files import InputError, check_readable, write_atomically, write_lines
-from nmln.formats.db import encode_facts, infer_domain, infer_language, read_facts, write_db
-from nmln.formats.graphs import from_networkx, read_graphml, to_networkx
+from nmln.files import InputError, check_readable, placed
+from nmln.formats.db import encode_facts, infer_domain, infer_language, read_facts
+from nmln.formats.graphs import from_networkx, read_graphml
 from nmln.formats.mln import Program, read_mln
 from nmln.logic import WeightedFormula
 from nmln.molecules.datasets import Dropped, split
@@ -59,7 +59,10 @@ def load(config: DataConfig) -> Source:
         program = None if config.language is None else read_mln(config.language)
         facts = read_facts(path)
         language = program.language if program else infer_language(facts)
-        space = Space(language, infer_domain(facts, language, program.domain if program else None))
+        with placed(config.language or path):
+            space = Space(
+                language, infer_domain(facts, language, program.domain if program else None)
+            )
         worlds = encode_facts(space, facts)
         formulas = program.formulas if program else ()
     else:
@@ -139,24 +142,6 @@ def read_graphs(path: Path) -> list[nx.Graph]:
             str(path),
         )
     return graphs
-
-
-def write(kind: Kind, stem: Path, space: Space, worlds: Integer[Tensor, "worlds groups"]) -> Path:
-    """Write worlds in the format that their kind was read in; returns what was written."""
-    if kind == "db":
-        write_db(stem.with_suffix(".db"), space, worlds)
-        return stem.with_suffix(".db")
-    if kind == "graphs":
-        stem.mkdir(parents=True, exist_ok=True)
-        for number, graph in enumerate(to_networkx(space, worlds)):
-            path = stem / f"{number:06d}.graphml"
-            write_atomically(
-                path, lambda temporary, graph=graph: nx.write_graphml(graph, temporary)
-            )
-        return stem
-    decoded = Decoder(space).decode(worlds)
-    write_lines(stem.with_suffix(".smi"), [one.smiles for one in decoded if one.smiles])
-    return stem.with_suffix(".smi")
 
 
 class Quality:

@@ -1,26 +1,32 @@
 """A run of training in its folder: begun, watched, kept, resumed."""
 
-import json
-import os
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from nmln import checkpoint
 from nmln.config import Config, configure
-from nmln.distributed import Ranks, launcher
-from nmln.files import InputError, InterruptedRunError, only_one, plain, write_lines
+from nmln.distributed import Ranks
+from nmln.files import InputError, InterruptedRunError
 from nmln.model import Model
+from nmln.signals import interruption as interruption
 from nmln.training import Metrics, Return, Trainer, train
 from nmln.training.loop import Guard
 from nmln.training.pilot import steps_in
 from nmln.workflow import sources
-from nmln.workflow.heads import check_new, other_data, read_head, read_source, write_head, writing
+from nmln.workflow.folders import HEAD, check_model, locked, resuming
+from nmln.workflow.heads import (
+    check_new,
+    moved,
+    other_data,
+    read_head,
+    read_source,
+    record_data,
+    split_hash,
+    write_head,
+)
+from nmln.workflow.metrics_log import MetricsLog
 from nmln.workflow.restoring import restore
 from nmln.workflow.sources import Source
 
@@ -60,6 +66,7 @@ class Job:
     trainer: Trainer
     guard: Guard
     seconds_before: float = 0.0
+    seen: tuple[int, ...] = ()  # steps of the checkpoints that were there when it was opened
 
     @property
     def finished(self) -> bool:
@@ -67,9 +74,17 @@ class Job:
 
 
 def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> Job:
-    """A new run; refuses a folder that holds one already."""
+    """A new run; refuses a folder that holds one already, or files that are not a run's."""
     ranks = ranks or Ranks()
     check_new(folder)
+    if config.data.language is not None and sources.kind_of(config.data.source) != "db":
+        raise InputError(
+            "a language is for worlds in .db files, and this is none. Leave it out (--language).",
+            config.data.source,
+        )
+    # Recorded: later, any number of processes continues with the same blocks.
+    blocks = max(config.training.blocks, ranks.count)
+    config = replace(config, training=replace(config.training, blocks=blocks))
     config = replace(config, data=sources.located(config.data))
     source = sources.load(config.data)
     worlds = sources.pick(source.worlds, source.train)
@@ -82,12 +97,19 @@ def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> Job:
         trainer.config = config
     ranks.wait()
     if ranks.first:
-        write_head(folder, model, source)
+        with locked(folder):
+            check_new(folder, source)  # again: another process may have been here meanwhile
+            write_head(folder, model, source)
     return Job(folder, config, source, model, trainer, Guard.of(trainer))
 
 
-def resume(folder: Path, ranks: Ranks | None = None) -> Job:
-    """Go on with a run from its newest good checkpoint."""
+def resume(
+    folder: Path, ranks: Ranks | None = None, data: str | None = None, language: str | None = None
+) -> Job:
+    """Go on with a run from its newest good checkpoint.
+
+    `data` and `language` say where its data are now, if they have moved.
+    """
     head = read_head(folder)
     if "combined" in head:
         raise InputError(
@@ -95,37 +117,63 @@ def resume(folder: Path, ranks: Ranks | None = None) -> Job:
             "them again.",
             str(folder),
         )
-    config = configure(head["config"], str(folder / "config.json"))
-    source = read_source(folder, head)
+    if ranks is None or ranks.first:
+        with locked(folder):  # told before the data are read
+            check_model(folder)
+    config = moved(configure(head["config"], str(folder / HEAD)), data, language)
+    source = read_source(folder, head, config.data)
     worlds = sources.pick(source.worlds, source.train)
     model = Model.build(source.space, worlds, config, source.formulas)
     if str(model.describe()["program"]) != head["program"]:
         raise other_data(folder, source, config.data.source)
     trainer = Trainer(model.potential, worlds, config, ranks)
     guard, seconds = Guard.of(trainer), 0.0
-    if checkpoint.saved_steps(folder):  # else it was killed before the first was written
-        seconds = restore(checkpoint.load(folder), trainer, guard)
-    return Job(folder, config, source, model, trainer, guard, seconds)
+    seen = tuple(checkpoint.saved_steps(folder))
+    if seen:  # else it was killed before the first was written
+        kept = checkpoint.load(folder)
+        if kept.content.get("split", split_hash(source)) != split_hash(source):
+            raise InputError(
+                "this checkpoint was made with another split of the data than the one in split.json. "
+                "Restore the folder from a copy.",
+                str(kept.path),
+            )
+        seconds = restore(kept, trainer, guard)
+    return Job(folder, config, source, model, trainer, guard, seconds, seen)
 
 
 def run(job: Job, watcher: Watcher | None = None) -> Model:
     """Train to the end, or until somebody asks to stop; what was reached is kept either way."""
     if not job.trainer.ranks.first:
         return _run(job, Silent())
-    with only_one(job.folder / "config.json", "training"):
+    with locked(job.folder):
+        _check_unchanged(job)
         return _run(job, watcher or Silent())
+
+
+def _check_unchanged(job: Job) -> None:
+    """Under the lock: what the job was opened from is still there, and the end can be written."""
+    head = read_head(job.folder)
+    check_model(job.folder)
+    if tuple(checkpoint.saved_steps(job.folder)) != job.seen:
+        raise InputError(
+            f"another process has trained in this folder meanwhile. Go on with: {resuming(job.folder)}",
+            str(job.folder),
+        )
+    if configure(head["config"]).data != job.config.data:
+        record_data(job.folder, job.config.data)
 
 
 def _run(job: Job, watcher: Watcher) -> Model:
     trainer, training = job.trainer, job.config.training
-    first = trainer.ranks.first
+    first, log = trainer.ranks.first, MetricsLog(job.folder)
     quality = sources.Quality.of(job.source.kind, job.source.space, job.source.names)
     held_out = sources.pick(job.source.worlds, job.source.test[:_HELD_OUT])
     start = saved = time.perf_counter()
     if first:
         watcher.on_start(job)
-        _cut_metrics(job.folder, trainer.step_number)
-    with interruption(trainer.ranks.count == 1) as interrupted, _log(job.folder, first) as log:
+        if gap := log.cut(trainer.step_number):
+            watcher.on_note(gap)
+    with interruption(trainer.ranks.count == 1) as interrupted:
         for event in train(trainer, guard=job.guard):
             if isinstance(event, Return):
                 save(job, job.seconds_before + time.perf_counter() - start)
@@ -133,17 +181,17 @@ def _run(job: Job, watcher: Watcher) -> Model:
                     # What came after is the run that went wrong: nobody may go on from it.
                     checkpoint.discard_after(job.folder, trainer.step_number)
                     watcher.on_note(str(event))
-                    _cut_metrics(job.folder, trainer.step_number)
+                    log.cut(trainer.step_number)
                 continue
             now = time.perf_counter()
             told = {}
             if event.step % _QUALITY_EVERY == 0 or event.step == training.steps:
-                told = quality.measure(trainer.values[-1])
+                told = quality.measure(trainer.blocks[0].chains.values[-1])
                 if len(held_out) and job.config.chains.weighted:  # else log Z lags with the chains
                     told["held_out"] = float(trainer.log_likelihood(held_out)[-1])
             seconds = job.seconds_before + now - start
-            log({**asdict(event), **told, "seconds": round(seconds, 3)})
             if first:
+                log.append({**asdict(event), **told, "seconds": round(seconds, 3)})
                 watcher.on_step(event, told)
             stop = trainer.ranks.agree(interrupted())
             due = trainer.ranks.agree(now - saved >= training.checkpoint_seconds)
@@ -152,8 +200,7 @@ def _run(job: Job, watcher: Watcher) -> Model:
                 saved = time.perf_counter()
             if stop:
                 raise InterruptedRunError(
-                    f"stopped after step {event.step}, and kept. Go on with: nmln train --resume "
-                    f"{job.folder}"
+                    f"stopped after step {event.step}, and kept. Go on with: {resuming(job.folder)}"
                 )
     model = job.model.averaged(trainer)
     if first:
@@ -167,74 +214,8 @@ def save(job: Job, seconds: float) -> None:
     if job.trainer.ranks.first:
         tensors, content = checkpoint.flatten(tree)
         whole = {"tree": content, "seconds": seconds, **job.model.describe()}
+        whole["split"] = split_hash(job.source)
         step = job.trainer.step_number
+        MetricsLog(job.folder).synchronise()  # after a power cut too, no step has a gap behind it
         checkpoint.save(job.folder, step, tensors, whole, keep=job.config.training.keep)
     job.trainer.ranks.wait()
-
-
-def _cut_metrics(folder: Path, step: int) -> None:
-    """Drop the lines of steps that come after the state that a run goes on from."""
-    path = folder / "metrics.jsonl"
-    if path.is_symlink():
-        raise InputError(
-            "links within a run folder are not followed. Link the run folder as a whole.", str(path)
-        )
-    for left in folder.glob(f".{path.name}.*"):  # of a run that was killed just here
-        left.unlink(missing_ok=True)
-    if not path.exists():
-        return
-    kept = []
-    with writing(path):
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                if json.loads(line)["step"] > step:
-                    break
-            except (ValueError, KeyError, TypeError):
-                break  # the last line of a run that was killed while it wrote
-            kept.append(line)
-        write_lines(path, kept)
-
-
-@contextmanager
-def _log(folder: Path, first: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Append one JSON line a step."""
-    if not first:
-        yield lambda line: None
-        return
-    path = folder / "metrics.jsonl"
-
-    def write(line: dict[str, Any]) -> None:
-        # Opened anew for each line: a return to an earlier step may have replaced the file.
-        with writing(path), open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(plain(line)) + "\n")
-
-    yield write
-
-
-@contextmanager
-def interruption(alone: bool) -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C or SIGTERM was sent; a second one ends the process at once.
-
-    Of several processes none goes on when their launcher is gone: nobody could stop them any more, and
-    they would go on writing when the run is resumed.
-    """
-    asked, parent = False, launcher()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
-        # Several processes get a signal twice: from the terminal, and from their launcher.
-        if alone:
-            signal.signal(number, before[number])
-
-    before: dict[int, Any] = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, handle)
-    except ValueError:  # not in the main thread: nobody sends signals here
-        pass
-    try:
-        yield lambda: asked or (not alone and os.getppid() != parent)
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)

@@ -1,11 +1,18 @@
 """Watchers of a run of training."""
 
+import os
+import socket
 import time
 import weakref
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
+from typing import Any
 
+from nmln.files import open_regular
 from nmln.training import Metrics
+from nmln.workflow.folders import writing
 from nmln.workflow.training import Job, Watcher
 
 _FLUSH_SECONDS = 5.0  # a reader of the events is at most so far behind
@@ -30,6 +37,50 @@ class Several:
             watcher.on_note(text)
 
 
+class EventFile:
+    """A new file of events for TensorBoard, after which those of steps beyond `done` are void.
+
+    It is written in this thread, not in one of its own: an error of the disk is raised where a caller
+    can report it.
+    """
+
+    _numbers = count()
+
+    def __init__(self, folder: Path, done: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}.{next(self._numbers)}"
+        self._event = Event
+        self._writer = RecordWriter(open_regular(folder / f"events.out.tfevents.{name}", "wb"))
+        self._add(file_version="brain.Event:2")
+        self._add(step=done + 1, session_log=SessionLog(status=SessionLog.START))
+
+    def _add(self, **content: Any) -> None:
+        event = self._event(wall_time=time.time(), **content)
+        self._writer.write(event.SerializeToString())
+
+    def number(self, name: str, number: float, step: int) -> None:
+        from torch.utils.tensorboard.summary import scalar
+
+        self._add(step=step, summary=scalar(name, number))
+
+    def text(self, name: str, text: str) -> None:
+        """A text without a step, which no return to an earlier one wipes out."""
+        from torch.utils.tensorboard.summary import text as summary
+
+        self._add(summary=summary(name, text))
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        """What cannot be written any more has been reported, or the process ends with another error."""
+        with suppress(OSError):
+            self._writer.close()
+
+
 class TensorBoard:
     """Writes what a step tells as events for TensorBoard, one curve for each level.
 
@@ -46,11 +97,9 @@ class TensorBoard:
         self._open(job.trainer.step_number)
 
     def _open(self, done: int) -> None:
-        """A new file of events, after which those of steps beyond `done` in older files are void."""
-        from torch.utils.tensorboard import SummaryWriter
-
-        self.writer = SummaryWriter(str(self.folder), purge_step=done + 1)
-        self.close = weakref.finalize(self, self.writer.close)  # at the exit of the process too
+        with writing(self.folder):
+            self.file = EventFile(self.folder, done)
+        self.close = weakref.finalize(self, self.file.close)  # at the exit of the process too
         self.step, self.flushed = done, time.monotonic()
 
     def on_step(self, metrics: Metrics, quality: dict[str, float]) -> None:
@@ -60,17 +109,18 @@ class TensorBoard:
         self.step = metrics.step
         told = asdict(metrics)
         del told["step"]
-        for key, found in {**told, **quality}.items():
-            name = key.replace("_", " ")
-            if isinstance(found, int | float):
-                self.writer.add_scalar(name, found, metrics.step)
-                continue
-            for level, number in enumerate(found):
-                self.writer.add_scalar(f"{name}/level {level}", number, metrics.step)
-        if metrics.step >= self.last_step or time.monotonic() - self.flushed > _FLUSH_SECONDS:
-            self.writer.flush()
-            self.flushed = time.monotonic()
+        with writing(self.folder):
+            for key, found in {**told, **quality}.items():
+                name = key.replace("_", " ")
+                if isinstance(found, int | float):
+                    self.file.number(name, found, metrics.step)
+                    continue
+                for level, number in enumerate(found):
+                    self.file.number(f"{name}/level {level}", number, metrics.step)
+            if metrics.step >= self.last_step or time.monotonic() - self.flushed > _FLUSH_SECONDS:
+                self.file.flush()
+                self.flushed = time.monotonic()
 
     def on_note(self, text: str) -> None:
-        # Without a step: a return to an earlier one would wipe out the note that tells of it.
-        self.writer.add_text("notes", text)
+        with writing(self.folder):
+            self.file.text("notes", text)

@@ -59,8 +59,11 @@ def same(one: object, other: object) -> bool:
 
 
 def state(run: Trainer) -> dict:
+    return untimed(run.tree())
+
+
+def untimed(tree: dict) -> dict:
     """All but how long evaluations took, which is not part of a run."""
-    tree = run.tree()
     return {**tree, "ranks": [{**part, "evaluations": None} for part in tree["ranks"]]}
 
 
@@ -189,7 +192,9 @@ def test_settings_that_make_no_sense_together_are_refused() -> None:
         InputError, match=r"which only noising fits to them\. Set chains\.renewal to 0"
     ):
         trainer({"ladder.method": "single", "chains.renewal": 0.1})
-    with pytest.raises(InputError, match="20 processes share 12 replicas"):
+    with pytest.raises(
+        InputError, match="12 replicas and a batch of 10 cannot be dealt into 20 blocks"
+    ):
         trainer(ranks=Ranks(19, 20))
     with pytest.raises(InputError, match="steps without chains"):
         settings({"training.warm_start": 5, "chains.weighted": True})
@@ -205,7 +210,7 @@ def test_chains_wait_during_a_warm_start_and_then_go_on() -> None:
     assert [run.step().moves for _ in range(2)] == [0, 0]
     assert torch.equal(run.values, first)
     assert not torch.equal(run.potential.score(first), before)  # the parameters have moved
-    assert torch.equal(run.chains.scores, run.potential.score(first))
+    assert torch.equal(run.blocks[0].chains.scores, run.potential.score(first))
     assert run.step().moves > 0
     assert not torch.equal(run.values, first)
 
@@ -215,7 +220,7 @@ def test_renewal_leaves_the_weights_alone() -> None:
     run = trainer(still)
     for _ in range(4):
         run.step()
-    assert run.chains.effective_share == pytest.approx(1, abs=1e-4)
+    assert run.blocks[0].chains.effective_share == pytest.approx(1, abs=1e-4)
 
 
 def test_chains_are_dealt_out_anew_on_another_number_of_processes() -> None:
@@ -223,13 +228,10 @@ def test_chains_are_dealt_out_anew_on_another_number_of_processes() -> None:
     assert [part.values.shape[1] for part in parts] == [6, 6]
     alone = trainer()
     tree = alone.tree()
-    tree["ranks"] = [
-        {**part.chains.tree(), "data_rng": part.data_rng.get_state(), "epoch": None}
-        for part in parts
-    ]
+    tree["ranks"] = [part.blocks[0].tree() for part in parts]
     alone.restore(tree)
     assert torch.equal(alone.values, torch.cat([part.values for part in parts], dim=1))
-    assert alone.chains.walkers.shape == (2, 12)
+    assert alone.blocks[0].chains.walkers.shape == (2, 12)
     alone.step()
 
 
@@ -250,7 +252,7 @@ def lagging(weighted: bool) -> tuple[float, float]:
         scores = model.potential.score(everything.expand(2, -1, -1)).double()
     wanted = (scores.softmax(1) * everything.double().sum(1)).sum(1)
     found = run.values.double().sum(-1).mean(1)
-    log_z = run.chains.log_z - scores.logsumexp(1)
+    log_z = run.blocks[0].chains.log_z - scores.logsumexp(1)
     held_out = run.log_likelihood(data) - (scores.log_softmax(1)[:, -1])
     assert torch.allclose(held_out, -log_z, atol=1e-4)
     return float((found - wanted).abs().max()), float(log_z.abs().max())
@@ -286,7 +288,7 @@ def test_chains_can_start_as_draws_of_the_untrained_model() -> None:
     run = Trainer(model.potential, data, config)
     with torch.no_grad():
         scores = model.potential.score(everything.expand(2, -1, -1)).double()
-    assert torch.allclose(run.chains.log_z, scores.logsumexp(1), atol=0.02)
+    assert torch.allclose(run.blocks[0].chains.log_z, scores.logsumexp(1), atol=0.02)
     for level in range(2):
         same_world = (run.values[level][:, None] == everything).all(-1)
         assert torch.allclose(same_world.double().mean(0), scores[level].softmax(0), atol=0.02)
@@ -295,12 +297,12 @@ def test_chains_can_start_as_draws_of_the_untrained_model() -> None:
 def test_moves_follow_the_acceptance_within_bounds() -> None:
     run = trainer({"chains.changes": 3.0, "chains.moves": 4})
     for acceptance, moves in ((1.0, 4), (0.5, 6), (0.01, 16), (0.0, 16)):
-        run.chains.acceptance = acceptance
-        assert run.chains.moves == moves
+        run.blocks[0].chains.acceptance = acceptance
+        assert run.blocks[0].chains.moves == moves
         assert run.step().moves == moves
     fixed = trainer({"chains.moves": 4})
-    fixed.chains.acceptance = 0.01
-    assert fixed.chains.moves == 4
+    fixed.blocks[0].chains.acceptance = 0.01
+    assert fixed.blocks[0].chains.moves == 4
 
 
 def test_shares_of_ranks_cover_everything_once() -> None:

@@ -87,6 +87,12 @@ def begin_command(folder: Path, output: str, **changes: dict) -> list[str]:
     return command("train", "people.db", "--config", "run.toml", "--output", output)
 
 
+def half_written(folder: Path) -> list[Path]:
+    """Hidden files that a run must not leave; its lock stays."""
+    found = [*folder.glob(".*"), *folder.glob("checkpoints/.*")]
+    return [path for path in found if path.name not in (".lock", ".main.lock")]
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not condition():

@@ -1,14 +1,18 @@
 """Runs to sample from that take no training, and what sampling them has written."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nmln.cli import main
 from nmln.config import configure
+from nmln.formats.mln import parse_mln
 from nmln.model import Model
 from nmln.molecules import datasets
+from nmln.space import Space
 from nmln.workflow import generation, rows, sampling
 from nmln.workflow.generation import Job
 
@@ -44,9 +48,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def begin(run: Path, name: str, **wishes: Any) -> Job:
     options = {"count": 105, "chains": 10, "burn_in": 3, "thin": 2, **wishes}  # 25 sweeps
-    parts = options.pop("parts", 1)
+    more = {one: options.pop(one) for one in ("overwrite", "part", "about") if one in options}
     opened, wish = sampling.open_run(run), sampling.Wish(**options)
-    return sampling.begin_molecules(opened, wish, run.parent / name, parts=parts)
+    return sampling.begin(opened, wish, run.parent / name, **more)
 
 
 def finished(run: Path, name: str, **wishes: Any) -> Path:
@@ -68,3 +72,39 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def summary(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "sampling.json").read_text())
+
+
+TINY = {"count": 14, "chains": 6, "burn_in": 2, "thin": 1, "block_size": 2}  # 3 blocks, 5 sweeps
+
+
+def make_world_run(folder: Path, kind: str = "db") -> Path:
+    """The folder of a run over people, or over graphs, whose model has learned nothing."""
+    text = "person = {Anna, Bob, Cleo}\nsmokes(person)\nfriends(person, person)"
+    if kind == "graphs":
+        text = "node = {0, 1, 2}\nedge(node, node)"
+    program = parse_mln(text)
+    space = Space(program.language, program.domain)
+    changes = {
+        "ladder": {"rates": [0.2, 0.02]},
+        "model": {"layers": 1, "hidden": 4},
+        "sampling": {"moves": 2},
+    }
+    model = Model.build(space, space.enumerate()[:20], configure(changes))
+    folder.mkdir(parents=True)
+    model.save(folder / "model")
+    (folder / "config.json").write_text(json.dumps({**model.describe(), "kind": kind}))
+    return folder
+
+
+def leave(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int | str | None:
+    """How a command ends in this process."""
+    monkeypatch.setattr(sys, "argv", ["nmln", "sample", *map(str, arguments)])
+    with pytest.raises(SystemExit) as left:
+        main()
+    return left.value.code
+
+
+def listing(folder: Path) -> dict[str, bytes]:
+    """Every file in a folder, whatever it is."""
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}

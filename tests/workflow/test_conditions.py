@@ -133,8 +133,9 @@ def small_job(tmp_path: Path, formulas: tuple[str, ...]) -> Job:
     run = make_run(tmp_path / f"small{len(formulas)}", smiles=["COC", "CCO", "OCO", "CCC"])
     model = sampling.load(run)
     conditions = Conditions(None, tuple(read_formula(model.space, text) for text in formulas))
-    settings = Settings.of(model, conditions, 16_000, chains=400, burn_in=20)
-    return Job(tmp_path / "out", model, settings)
+    settings = Settings.of(model, conditions, 16_000, block=400, chains=400, burn_in=20)
+    place = generation.Place("molecules", tmp_path / "out")
+    return Job(place, model, settings, folders=(tmp_path,))
 
 
 def test_a_weighted_formula_shifts_the_distribution_as_reweighting_does(tmp_path: Path) -> None:

@@ -15,8 +15,17 @@ import pytest
 
 import nmln.files
 from nmln import checkpoint
-from nmln.workflow import training
-from tests.workflow.runs import equal, run_here, settings, weights, whole_run, write_config
+from nmln.files import open_regular
+from nmln.workflow import metrics_log, training
+from tests.workflow.runs import (
+    equal,
+    half_written,
+    run_here,
+    settings,
+    weights,
+    whole_run,
+    write_config,
+)
 
 STEP = "checkpoints/step-000000003"
 
@@ -82,8 +91,7 @@ def test_if_no_checkpoint_is_good_the_run_does_not_begin_again_in_silence(
 
 def untouched(folder: Path) -> bool:
     """Something loads, and nothing half-written is left."""
-    hidden = [*folder.glob(".*"), *folder.glob("checkpoints/.*")]
-    return checkpoint.load(folder).skipped == [] and not hidden
+    return checkpoint.load(folder).skipped == [] and not half_written(folder)
 
 
 def fail_after(steps: int, real: Callable[..., Any], code: int) -> Callable[..., Any]:
@@ -130,12 +138,11 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_in_one_line(
     assert equal(weights(folder), weights(reference))
 
 
-class FullFile(io.TextIOWrapper):
-    """Takes a few letters of every text; the rest finds the disk full."""
+class FullFile(io.FileIO):
+    """Takes a few bytes of every text; the rest finds the disk full."""
 
-    def write(self, text: str) -> int:
+    def write(self, text: Any) -> int:
         super().write(text[:9])
-        self.flush()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -144,14 +151,12 @@ def test_metrics_that_cannot_be_written_end_the_run_in_one_line(
 ) -> None:
     reference, folder = whole_run(people, training__steps=5), people.parent / "run"
 
-    def opened(path: Path, mode: str, encoding: str) -> Any:
+    def opened(path: Path, mode: str = "rb") -> Any:
         lines = path.read_text().count("\n") if path.exists() else 0
-        if lines < 2:
-            return open(path, mode, encoding=encoding)
-        return FullFile(open(path, f"{mode}b"), encoding=encoding)
+        return open_regular(path, mode) if lines < 2 or mode != "ab" else FullFile(path, "a")
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "open", opened, raising=False)
+        patch.setattr(metrics_log, "open_regular", opened)
         done = begin(cli, people, folder, training={"steps": 5})
     assert done.code == 2
     assert done.lines[-1].startswith(f"error: {folder / 'metrics.jsonl'}: the disk is full. ")
@@ -171,6 +176,8 @@ def test_metrics_that_cannot_be_cut_leave_the_old_ones(
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"step": 4')
     before = (folder / "metrics.jsonl").read_bytes()
     monkeypatch.setattr(nmln.files.os, "fsync", fail_after(0, os.fsync, errno.ENOSPC))
     done = cli("train", "--resume", folder)

@@ -17,8 +17,17 @@ import torch
 from nmln.cli import main
 from nmln.diagnostics import Diagnostics
 from nmln.files import InputError, InterruptedRunError, only_one
-from nmln.workflow import generation, rows, sampling
-from tests.workflow.sampling_runs import begin, files, finished, make_run, read, run, summary
+from nmln.workflow import blocks, generation, rows, sampling
+from tests.workflow.sampling_runs import (
+    begin,
+    files,
+    finished,
+    leave,
+    make_run,
+    read,
+    run,
+    summary,
+)
 
 __all__ = ["run"]  # a fixture
 
@@ -46,7 +55,7 @@ def test_a_kernel_that_does_not_exist_is_told_with_those_that_do(run: Path) -> N
 def test_two_do_not_sample_into_one_folder(run: Path) -> None:
     job = begin(run, "once")
     with (
-        only_one(job.part(0) / "lock", "sampling"),
+        only_one(job.lock(0), "sampling"),
         pytest.raises(InputError, match="another process"),
     ):
         generation.work(job)
@@ -80,7 +89,7 @@ def test_every_attempt_has_a_row_and_counts_agree_with_the_rows(run: Path) -> No
     assert told["moves_per_sample"] == 4
     assert told["samples_per_second"] > 0
     assert told["evaluations"]["slopes"] >= 10 * 2 * 2 * 25
-    assert not (folder / "parts").exists()
+    assert not (folder / ".nmln-sampling").exists()
 
 
 def test_all_levels_have_rows_and_counts_of_their_own(run: Path) -> None:
@@ -99,7 +108,7 @@ def test_all_levels_have_rows_and_counts_of_their_own(run: Path) -> None:
 
 
 def test_fewer_samples_than_chains_are_enough(run: Path) -> None:
-    assert len(read(finished(run, "out", count=1, parts=4))) == 1
+    assert len(read(finished(run, "out", count=1, block_size=1))) == 1
     with pytest.raises(InputError, match="ask for at least one sample"):
         begin(run, "none", count=0)
 
@@ -124,22 +133,22 @@ def interrupted(run: Path, name: str, stops: list[int], save_every: float, **wis
 
         with pytest.raises(BlackoutError):
             generation.work(job, tick=tick, save_every=save_every)
-        for part in (job.folder / "parts").glob("part-*/rows.csv.gz"):
+        for part in job.work.glob("block-*/rows.csv.gz"):
             with open(part, "ab") as file:
                 file.write(b"\x1f\x8b half a member")
     return finished(run, name, **wishes)
 
 
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("block_size", [50, 4])
 @pytest.mark.parametrize("save_every", [0.0, 0.02])
 def test_sampling_that_breaks_down_ends_with_the_same_files(
-    run: Path, monkeypatch: pytest.MonkeyPatch, parts: int, save_every: float
+    run: Path, monkeypatch: pytest.MonkeyPatch, block_size: int, save_every: float
 ) -> None:
     monkeypatch.setattr(rows, "_MEMBER", 200)  # so that there are many
-    whole = finished(run, "whole", parts=parts)
-    chance = random.Random(parts)
+    whole = finished(run, "whole", block_size=block_size)
+    chance = random.Random(block_size)
     stops = [chance.randrange(1, 7) for _ in range(4)]
-    broken = interrupted(run, "broken", stops, save_every, parts=parts)
+    broken = interrupted(run, "broken", stops, save_every, block_size=block_size)
     assert files(broken) == files(whole)
     assert files(whole)["samples.csv.gz"].count(b"\x1f\x8b\x08") > 5
 
@@ -161,27 +170,27 @@ def test_what_is_known_of_the_chains_outlives_a_breakdown(
     assert (one["walkers"] == other["walkers"]).all()
 
 
-def test_the_parts_can_be_done_in_any_order(run: Path) -> None:
-    whole = finished(run, "whole", parts=3)
-    job = begin(run, "other", parts=3)
+def test_the_blocks_can_be_done_in_any_order(run: Path) -> None:
+    whole = finished(run, "whole", block_size=4)
+    job = begin(run, "other", block_size=4)
     for part in (2, 0):
         generation.work(job, [part])
-    with pytest.raises(InputError, match="part 1 of 3 is not done yet"):
+    with pytest.raises(InputError, match="block 1 of 3 is not done yet"):
         generation.finish(job)
     generation.work(job, [1])
     generation.finish(job, processes=3)
     assert files(job.folder) == files(whole)
 
 
-def test_parts_have_chains_of_their_own(run: Path) -> None:
-    found = read(finished(run, "out", parts=2))
+def test_blocks_have_chains_of_their_own(run: Path) -> None:
+    found = read(finished(run, "out", block_size=5))
     halves = [
         [(status, smiles) for sample, _, status, smiles in found if (sample % 10 < 5) is first]
         for first in (True, False)
     ]
     assert halves[0] != halves[1][: len(halves[0])]
-    assert read(finished(run, "again", parts=2)) == found
-    assert read(finished(run, "seed", parts=2, seed=1)) != found
+    assert read(finished(run, "again", block_size=5)) == found
+    assert read(finished(run, "seed", block_size=5, seed=1)) != found
 
 
 def test_a_signal_keeps_what_was_reached(run: Path) -> None:
@@ -210,16 +219,15 @@ def test_samples_that_are_there_are_not_spoiled(run: Path) -> None:
     with pytest.raises(InputError, match=r"no sampling here to go on with\. It is finished"):
         generation.resume(folder, sampling.load(run))
     assert files(folder) == before
-    job = sampling.begin_molecules(
-        sampling.open_run(run), sampling.Wish(5, burn_in=1, seed=1), folder, overwrite=True
-    )
+    job = begin(run, "out", count=5, burn_in=1, seed=1, overwrite=True)
+    assert files(folder) == before
     generation.work(job)
     generation.finish(job)
     assert len(read(folder)) == 5
 
 
 def test_one_of_several_says_what_all_say(run: Path) -> None:
-    job = begin(run, "out", parts=2)
+    job = begin(run, "out", block_size=5)
     with pytest.raises(InterruptedRunError, match=r"^stopped, and kept\. Go on with: "):
         generation.work(job, [1], lambda: signal.raise_signal(signal.SIGTERM))
     assert [job.sweeps_done(part) for part in range(2)] == [0, 1]
@@ -232,15 +240,16 @@ def test_only_the_same_sampling_goes_on(run: Path) -> None:
         begin(run, "out", seed=3)
     with pytest.raises(InputError, match="formulas"):
         begin(run, "out", formulas=["1.5 atom(x, O)"])
-    assert begin(run, "out", parts=2).settings.parts == 1
+    with pytest.raises(InputError, match=r"\(parts 1 instead of 2, block 50 instead of 5\)"):
+        begin(run, "out", block_size=5)
     other = make_run(run.parent / "trained", seed=1)
     with pytest.raises(InputError, match="the model has changed"):
         generation.resume(run.parent / "out", sampling.load(other))
 
 
 def test_what_has_kept_nothing_gives_way(run: Path) -> None:
-    begin(run, "out", formulas=["!atom(x, O).", "atom(0, O)."], parts=2)
-    job = begin(run, "out", parts=3)
+    begin(run, "out", formulas=["!atom(x, O)."], block_size=5)
+    job = begin(run, "out", block_size=4)
     assert generation.resume(job.folder, job.model).settings == job.settings
     assert job.settings.parts == 3
     trained = make_run(run.parent / "trained", seed=1)
@@ -248,18 +257,18 @@ def test_what_has_kept_nothing_gives_way(run: Path) -> None:
     assert files(finished(run, "out")) == files(finished(run, "whole"))
 
 
-@pytest.mark.parametrize("held", ["lock", "part-1/lock"])
+@pytest.mark.parametrize("held", [".nmln-sampling.lock", ".nmln-sampling/block-1/lock"])
 def test_what_is_being_done_does_not_give_way(run: Path, held: str) -> None:
-    job = begin(run, "out", parts=2)
+    job = begin(run, "out", block_size=5)
     with (
-        only_one(job.folder / "parts" / held, "sampling"),
+        only_one(job.folder / held, "sampling"),
         pytest.raises(InputError, match="another process is sampling"),
     ):
         begin(run, "out", seed=3)
     assert generation.resume(job.folder, job.model).settings == job.settings
 
 
-def test_samples_without_their_parts_are_not_spoiled(run: Path) -> None:
+def test_samples_without_their_blocks_are_not_spoiled(run: Path) -> None:
     """As they are when somebody stops it while it tidies up."""
     job = begin(run, "out")
     (job.folder / generation.SUMMARY).touch()
@@ -270,7 +279,7 @@ def test_samples_without_their_parts_are_not_spoiled(run: Path) -> None:
 def test_two_cannot_write_one_part(run: Path) -> None:
     job = begin(run, "out")
     with (
-        rows.Rows(job.part(0) / "rows.csv.gz"),
+        rows.Rows(job.data(0)),
         pytest.raises(InputError, match="another process is sampling into this folder"),
     ):
         generation.work(job)
@@ -279,12 +288,12 @@ def test_two_cannot_write_one_part(run: Path) -> None:
 def test_memory_does_not_grow_with_the_number_of_sweeps(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generation, "_DRAWS", 10)
-    monkeypatch.setattr(generation, "_REMEMBERED", 7)
+    monkeypatch.setattr(blocks, "_DRAWS", 10)
+    monkeypatch.setattr(blocks, "REMEMBERED", 7)
     monkeypatch.setattr(rows, "_MEMBER", 200)
     job = begin(run, "out", count=400)
     generation.work(job, save_every=1000)
-    kept = generation.Kept.load(job.part(0))
+    kept = generation.Kept.load(job, 0)
     assert kept.recorder is not None
     assert kept.recorder.seen == 80
     assert len(kept.recorder.recording().walkers) <= 10
@@ -327,14 +336,6 @@ def test_a_mistake_ends_in_one_line(
     assert said.count("\n") == 1
 
 
-def leave(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int | str | None:
-    """How a command ends in this process."""
-    monkeypatch.setattr(sys, "argv", ["nmln", "sample", *map(str, arguments)])
-    with pytest.raises(SystemExit) as left:
-        main()
-    return left.value.code
-
-
 def test_a_start_that_failed_does_not_block_the_folder(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -373,12 +374,15 @@ def test_stopped_while_it_counts_it_says_how_to_go_on(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    ("sign", "samples"), [("parts/part-1/lock", 10**7), ("counts.csv", 4000)], ids=["work", "count"]
+    ("sign", "samples"),
+    [(".nmln-sampling/block-1/lock", 10**7), (".nmln-sampling/writing", 4000)],
+    ids=["work", "count"],
 )
 def test_two_processes_that_are_stopped_say_one_line(
     run: Path, sign: str, samples: int, number: signal.Signals
 ) -> None:
     options = ("--num-samples", str(samples), "--chains", "20", "--burn-in", "5", "--thin", "1")
+    options += ("--block-size", "10")
     with subprocess.Popen(
         command("run", *options, "--processes", "2", "--output", "out"),
         cwd=run.parent,
@@ -411,7 +415,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_files(run: Path) -> None
             command(*options), cwd=run.parent, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         ) as process:
             deadline = time.monotonic() + 60
-            part = run.parent / "killed" / "parts" / "part-0"
+            part = run.parent / "killed" / ".nmln-sampling" / "block-0"
             while not part.exists() and time.monotonic() < deadline:
                 time.sleep(0.02)
             time.sleep(chance.uniform(0, 2))
@@ -424,12 +428,13 @@ def test_killed_at_random_moments_it_ends_with_the_same_files(run: Path) -> None
 
 
 @pytest.mark.slow
-def test_two_processes_give_what_one_gives_part_by_part(run: Path) -> None:
+def test_two_processes_give_what_one_gives(run: Path) -> None:
     numbers = ("--num-samples", "105", "--chains", "10", "--burn-in", "3", "--thin", "2")
+    numbers += ("--block-size", "5")
     done = nmln(run.parent, "run", *numbers, "--processes", "2", "--output", "two")
     assert done.returncode == 0, done.stderr
     assert "105 attempts" in done.stdout
-    assert files(run.parent / "two") == files(finished(run, "whole", parts=2))
+    assert files(run.parent / "two") == files(finished(run, "whole", block_size=5))
     assert summary(run.parent / "two")["processes"] == 2
     assert (run.parent / "two" / "chains.html").exists()
     assert summary(run.parent / "two")["command"].startswith("nmln sample run --num-samples 105")

@@ -11,7 +11,15 @@ import pytest
 
 from nmln import checkpoint
 from nmln.workflow import training
-from tests.workflow.runs import begin_command, command, equal, wait_until, weights, whole_run
+from tests.workflow.runs import (
+    begin_command,
+    command,
+    equal,
+    half_written,
+    wait_until,
+    weights,
+    whole_run,
+)
 
 
 def kill(folder: Path, moment: float, steps: int) -> tuple[bool, bool]:
@@ -50,8 +58,7 @@ def kill_and_resume(folder: Path, times: int, steps: int, seed: int) -> tuple[Pa
     last = command("train", "--resume", "killed")
     done = subprocess.run(last, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert not list(run.glob(".*")), "nothing half-written may stay"
-    assert not list(run.glob("checkpoints/.*"))
+    assert not half_written(run), "nothing half-written may stay"
     return run, amid
 
 

@@ -1,28 +1,29 @@
 """Two processes train as one does, and an error of one of them is told once."""
 
 import json
-import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from socket import socket
+from typing import Any
 
 import pytest
 import torch
 import typer
 from torch import Tensor
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.launcher.api import LaunchConfig
 
 from nmln import checkpoint
 from nmln.cli import processes
-from nmln.cli.common import fail
-from nmln.distributed import LAUNCHER
+from nmln.cli.common import fail, silence_processes
 from nmln.files import InterruptedRunError
-from tests.workflow.runs import begin_command, nmln, whole_run
+from nmln.signals import LAUNCHER, PRIVATE_FOLDER
+from tests.workflow.runs import begin_command, nmln, wait_until, whole_run
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m")
@@ -110,21 +111,42 @@ def test_a_damaged_checkpoint_is_told_once_to_two_processes(people: Path) -> Non
     assert done.stderr.count("warning: going back to the checkpoint of step 2") == 1
 
 
+@pytest.fixture(params=[PRIVATE_FOLDER, "TORCHELASTIC_ERROR_FILE"])
+def be_rank(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[int, str], None]:
+    """Makes this process one of several, of our launcher or of torchrun's."""
+    monkeypatch.delenv(PRIVATE_FOLDER, raising=False)
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
+
+    def be(rank: int, folder: str = "") -> None:
+        own = tmp_path / folder
+        if request.param != PRIVATE_FOLDER:
+            own = own / str(rank) / "error.json"
+        if not folder:
+            own.parent.mkdir(exist_ok=True)
+        monkeypatch.setenv(request.param, str(own))
+
+    return be
+
+
 def test_who_says_something_first_says_it_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    be_rank: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     for rank, message in ((1, "common"), (0, "common"), (0, "mine"), (1, "yours")):
-        (tmp_path / str(rank)).mkdir(exist_ok=True)
-        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / str(rank) / "error.json"))
+        be_rank(rank)
         with pytest.raises(SystemExit):
             fail(message)
     assert capsys.readouterr().err == "error: common\nerror: mine\nerror: yours\n"
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "absent" / "0" / "error.json"))
+    be_rank(0, "absent")
     for _ in range(2):
         with pytest.raises(SystemExit):
             fail("no place for marks")
     assert capsys.readouterr().err.count("no place") == 2
-    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE")
+    for name in (PRIVATE_FOLDER, "TORCHELASTIC_ERROR_FILE"):
+        monkeypatch.delenv(name, raising=False)
     for _ in range(2):
         with pytest.raises(SystemExit):
             fail("alone")
@@ -187,37 +209,131 @@ def test_a_process_whose_launcher_is_gone_waits_for_nobody(gone: bool) -> None:
     assert ended == gone
 
 
-def test_the_launcher_gives_signals_back_and_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
+
+
+def test_the_launcher_gives_signals_back_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for name in (LAUNCHER, "OMP_NUM_THREADS", "TORCHELASTIC_SIGNALS_TO_HANDLE"):
-        monkeypatch.setenv(name, "1")  # so that they are put back afterwards
-    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    processes.start_processes(2, tmp_path, ["--version"])
-    assert {one: signal.getsignal(one) for one in before} == before
-    for name in ("agent.server.api", "multiprocessing.api"):
-        logger = logging.getLogger(f"torch.distributed.elastic.{name}")
-        assert not logger.isEnabledFor(logging.WARNING)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before, environment = {one: signal.getsignal(one) for one in HANDLED}, dict(os.environ)
+    processes.start_processes(2, tmp_path / "run", ["--version"])
+    assert {one: signal.getsignal(one) for one in HANDLED} == before
+    assert dict(os.environ) == environment
+    assert list(tmp_path.iterdir()) == []
+    said = capfd.readouterr()
+    assert said.out.count("nmln") == 2
+    assert said.err == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+CHILD = """if True:
+    import os, pathlib, signal, sys, time
+    private, rank = pathlib.Path(os.environ["NMLN_PRIVATE_FOLDER"]), os.environ["RANK"]
+    (private.parent / f"began-{rank}").touch()
+    what = sys.argv[1:]
+    if "say" in what:
+        signal.signal(signal.SIGTERM, lambda *_: ((private / "said-x").touch(), os._exit(130)))
+    if "deaf" in what:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "fail" in what and rank == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    (private.parent / f"ready-{rank}").touch()
+    time.sleep(0 if "leave" in what else 100)
+"""
+
+
+@pytest.fixture
+def small_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that start at once and do only what the test is about."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "child.py").write_text(CHILD)
+    start = subprocess.Popen
+
+    def other(words: list[str], **options: Any) -> subprocess.Popen[Any]:
+        given = words[words.index("nmln") + 1 :]
+        return start([sys.executable, "-S", str(tmp_path / "child.py"), *given], **options)
+
+    monkeypatch.setattr("nmln.cli.processes.subprocess.Popen", other)
+
+
+def send_when(ready: Callable[[], bool], *numbers: signal.Signals) -> None:
+    """Send signals to this process, from another thread, once something has come."""
+
+    def send() -> None:
+        wait_until(ready)
+        for number in numbers:
+            os.kill(os.getpid(), number)
+            time.sleep(0.5)
+
+    threading.Thread(target=send, daemon=True).start()
+
+
+@pytest.mark.usefixtures("small_children")
+@pytest.mark.parametrize("number", HANDLED)
 @pytest.mark.parametrize("told", [True, False])
-def test_a_stop_is_told_by_the_launcher_if_by_nobody_else(
-    number: signal.Signals, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_stop_is_told_by_the_launcher_if_by_no_process(
+    number: signal.Signals, told: bool, tmp_path: Path
 ) -> None:
-    def stopped(settings: LaunchConfig, _: str) -> Callable[..., None]:
-        if told:
-            assert settings.logs_specs is not None
-            (Path(settings.logs_specs.root_log_dir) / "said-something").touch()
-
-        def launch(*_: str) -> None:
-            raise SignalException("", number)
-
-        return launch
-
-    monkeypatch.setenv(LAUNCHER, "1")
-    monkeypatch.setattr("torch.distributed.launcher.api.elastic_launch", stopped)
+    send_when(lambda: len(list(tmp_path.glob("ready-*"))) == 2, number)
     with pytest.raises((InterruptedRunError, typer.Exit)) as left:
-        processes.start_processes(2, tmp_path, again="nmln again")
+        processes.start_processes(2, tmp_path, ["say" if told else "wait"], again="nmln again")
     assert isinstance(left.value, typer.Exit) == told
-    assert told or str(left.value).endswith("Go on with: nmln again")
+    if isinstance(left.value, typer.Exit):
+        assert left.value.exit_code == 130
+    else:
+        assert str(left.value).endswith("Go on with: nmln again")
+    assert not list(tmp_path.glob("nmln-*"))
+
+
+@pytest.mark.usefixtures("small_children")
+def test_a_second_signal_ends_processes_that_do_not_listen(tmp_path: Path) -> None:
+    ready = lambda: len(list(tmp_path.glob("ready-*"))) == 2  # noqa: E731
+    send_when(ready, signal.SIGINT, signal.SIGINT)
+    with pytest.raises(InterruptedRunError, match=r"stopped before anything was kept"):
+        processes.start_processes(2, tmp_path / "run", ["deaf"])
+
+
+@pytest.mark.usefixtures("small_children")
+def test_a_stopped_training_is_continued_by_a_command_that_can_be_pasted(tmp_path: Path) -> None:
+    folder = tmp_path / "a run; rm x"
+    folder.mkdir()
+    (folder / "config.json").touch()
+    send_when(lambda: len(list(tmp_path.glob("ready-*"))) == 2, signal.SIGTERM)
+    with pytest.raises(InterruptedRunError) as left:
+        processes.start_processes(2, folder, ["wait"])
+    words = shlex.split(str(left.value).split("Go on with: ")[1])
+    assert words == ["nmln", "train", "--resume", str(folder)]
+
+
+@pytest.mark.usefixtures("small_children")
+def test_others_are_ended_without_a_word_when_one_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(processes, "_LAST_WORDS", 0.2)
+    with pytest.raises(SystemExit) as left:
+        processes.start_processes(2, tmp_path, ["fail"], again="nmln again")
+    assert left.value.code == 1
+    assert capsys.readouterr().err == (
+        "error: process 1 of 2 was lost (signal 9), and the others were ended. What was reached is "
+        "kept. Go on with: nmln again\n"
+    )
+
+
+def test_a_silenced_process_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(PRIVATE_FOLDER, str(tmp_path))
+    silence_processes(tmp_path)
+    with pytest.raises(SystemExit):
+        fail("stopped, and kept.", code=130)
+    assert capsys.readouterr().err == ""
+
+
+def test_processes_import_nothing_from_the_folder_that_one_works_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "typer.py").write_text("import os; os.mkdir('taken')")
+    monkeypatch.chdir(tmp_path)
+    processes.start_processes(2, tmp_path / "run", ["--version"], rendezvous=False)
+    assert not (tmp_path / "taken").exists()
+    assert capfd.readouterr().err == ""

@@ -86,7 +86,7 @@ def test_a_folder_that_holds_a_run_is_not_begun_again(people: Path) -> None:
 def test_two_processes_do_not_train_one_run(people: Path) -> None:
     job = training.begin(people.parent / "run", settings(people))
     with (
-        only_one(job.folder / "config.json", "training"),
+        only_one(job.folder / ".lock", "training"),
         pytest.raises(InputError, match="another process"),
     ):
         training.run(job)

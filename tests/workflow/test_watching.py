@@ -1,11 +1,15 @@
 """Events for TensorBoard, read back with its own reader."""
 
+import errno
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from nmln.files import InputError
 from nmln.training import Metrics
 from nmln.workflow import training, watching
 from nmln.workflow.training import Job, begin
@@ -120,3 +124,32 @@ def test_several_watchers_are_told_alike(tmp_path: Path) -> None:
     both.on_note("hello")
     assert one.steps == other.steps == [3]
     assert one.notes == other.notes == ["hello"]
+
+
+def test_events_that_cannot_be_written_end_the_run_in_one_line_and_it_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    this = job(tmp_path)
+    folder = this.folder / "tensorboard"
+    flush = watching.EventFile.flush
+
+    def full(self: watching.EventFile) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(watching, "_FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(watching.EventFile, "flush", full)
+    with pytest.raises(InputError, match=r"tensorboard: the disk is full\."):
+        training.run(this, TensorBoard(folder))
+    monkeypatch.setattr(watching.EventFile, "flush", flush)
+    training.run(training.resume(this.folder), TensorBoard(folder))
+    assert list(scalars(folder, "gap/level 0")) == list(range(1, 9))
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_the_writer_of_events_starts_no_thread(tmp_path: Path) -> None:
+    """An error in a thread would end in a traceback that no command can turn into a line."""
+    before = threading.active_count()
+    watcher = TensorBoard(tmp_path / "events")
+    watcher.on_start(job(tmp_path))
+    watcher.on_step(metrics(1, 1.0), {})
+    assert threading.active_count() == before

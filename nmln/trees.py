@@ -6,8 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from nmln.checkpoint.directory import RESERVED
 from nmln.files import InputError
+
+RESERVED = "__metadata__"  # a word of the safetensors format
 
 _MOST_LEVELS = 100
 _FOREIGN = "It was not made by flatten, or it belongs to other tensors."

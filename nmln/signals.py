@@ -1,0 +1,102 @@
+"""How a process is stopped from outside, and by whom: the only module that sets signal handlers.
+
+Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 all ask a command to keep what it has and leave. A signal that is
+ignored when a command starts, as by `nohup` or for `&` in a script, stays ignored.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+LAUNCHER = "NMLN_LAUNCHER"
+"""The variable by which a launcher tells the processes that it starts its own process number."""
+
+PRIVATE_FOLDER = "NMLN_PRIVATE_FOLDER"
+"""The variable by which it names a folder that only it and those processes use."""
+
+STOPPING = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
+    if hasattr(signal, name)
+)
+
+_SHORT = 0.5  # seconds within which a search may still end by itself
+_asked_at: float | None = None  # when a stop was asked for that a loop is to see
+
+
+def launcher() -> int:
+    """The process that started this one to work with others."""
+    return int(os.environ.get(LAUNCHER, os.getppid()))
+
+
+@contextmanager
+def handling(
+    handle: Callable[[int, FrameType | None], Any], numbers: Iterable[int] = STOPPING
+) -> Iterator[dict[int, Any]]:
+    """Let `handle` answer signals; gives what they did before, and restores it in the end.
+
+    Signals that are ignored stay so. In another thread than the main one, where Python cannot set
+    handlers, nothing changes.
+    """
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in numbers:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.getsignal(number) or signal.SIG_DFL
+                signal.signal(number, handle)
+    try:
+        yield before
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+@contextmanager
+def raising() -> Iterator[None]:
+    """Let every signal that asks to stop raise KeyboardInterrupt, as Ctrl-C does."""
+    with handling(signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def interruption(alone: bool) -> Iterator[Callable[[], bool]]:
+    """Whether a stop was asked for, to be looked at between two steps; a second signal ends at once.
+
+    Of several processes none continues when their launcher is gone: nothing could stop them any more,
+    and they would still write when the run is resumed. A search within a step that can take long
+    calls `give_way`.
+    """
+    global _asked_at
+    asked, parent = False, launcher()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        global _asked_at
+        nonlocal asked
+        asked, _asked_at = True, time.monotonic()
+        # Several processes may get a signal twice: from the terminal, and from their launcher.
+        if alone:
+            signal.signal(number, before[number])
+
+    def interrupted() -> bool:
+        return asked or (not alone and os.getppid() != parent)
+
+    with handling(handle) as before:
+        try:
+            yield interrupted
+        finally:
+            _asked_at = None
+
+
+def give_way() -> None:
+    """Called within long searches: raise KeyboardInterrupt if a stop was asked for a moment ago.
+
+    Inside `interruption` a signal only sets a flag, which the loop around sees after its step. That
+    keeps the most, but a search may take minutes, and what it has found so far is not needed.
+    """
+    if _asked_at is not None and time.monotonic() - _asked_at > _SHORT:
+        raise KeyboardInterrupt

@@ -1,0 +1,65 @@
+"""How much memory a configuration takes at the least, told before anything is built."""
+
+from nmln.config import Config, ModelConfig
+from nmln.memory import refuse_size, told
+from nmln.space import Space
+from nmln.training.method import Method
+
+_NUMBER = 4  # bytes
+_TENSOR = 500  # bytes of a parameter beside its numbers
+_TENSORS = 2  # parameters of a layer
+_PLACE = 8  # bytes of an index, a label or a uniform number
+
+
+def fewest_parameters(space: Space, model: ModelConfig) -> int:
+    """The numbers that one network has at one level; never more than it really has."""
+    layers, hidden = model.layers, model.hidden
+    match model.potential:
+        case "formula":
+            return 0
+        case "image":
+            pixels = max((block.count for block in space.blocks), default=0)
+            return 9 * (layers - 1) * hidden**2 + hidden * (9 + pixels)
+        case "graph":
+            return (2 * layers + 1) * hidden**2
+        case _:
+            return (layers - 1) * hidden**2 + hidden
+
+
+def check_model(space: Space, levels: int, model: ModelConfig, copies: int = 1) -> int:
+    """The bytes of a model's parameters at the least; refused if the machine does not have them.
+
+    Training holds several copies: gradients, what the optimiser remembers, the moving average.
+    """
+    if model.potential == "formula":
+        return 0
+    numbers = _NUMBER * copies * levels * fewest_parameters(space, model)
+    each = numbers + _TENSORS * _TENSOR * model.layers
+    return refuse_size(
+        model.networks * each,
+        f"a model with model.networks={told(model.networks)}, model.layers={told(model.layers)} and "
+        f"model.hidden={told(model.hidden)} at {levels} levels",
+        "Set the largest of them lower.",
+    )
+
+
+def check_training(space: Space, config: Config) -> int:
+    """The bytes of a training step at the least; refused if the machine does not have them."""
+    method, optimiser = Method.of(config.ladder), config.optimiser
+    copies = 2 + 2 * (optimiser.method == "adam") + (optimiser.average > 0)
+    model = check_model(space, method.trained_levels, config.model, copies)
+    world = space.measure.bytes_per_world
+    chains = config.chains.replicas * method.chain_levels * (world + 2 * _PLACE)
+    needed = refuse_size(
+        chains,
+        f"training with chains.replicas={told(config.chains.replicas)} at {method.chain_levels} levels",
+        "Set it lower.",
+    )
+    batch = config.training.batch * (method.trained_levels * world + _PLACE)
+    return (
+        model
+        + needed
+        + refuse_size(
+            batch, f"training with training.batch={told(config.training.batch)}", "Set it lower."
+        )
+    )
