@@ -12,10 +12,11 @@ from torch import Generator
 
 from benchmarks.ratios import Ratio, interleaved, report
 from nmln.model import Model
+from nmln.workflow.generation_settings import BLOCK
 
 CHAINS = 100
 SIZES = (100, 50, 25, 10)
-MOST = 1.05  # the cost that a block size may have
+MOST = 1.05  # what blocks of the size that is used may cost
 
 
 def sweep_blocks(model: Model, size: int, sweeps: int) -> None:
@@ -42,7 +43,7 @@ def main() -> None:
         Ratio(
             f"time of {CHAINS} chains in blocks of {size} / in one block",
             part / whole,
-            MOST if size == 25 else None,
+            MOST if size == BLOCK else None,
         )
         for size, part in zip(SIZES[1:], parts, strict=True)
     ]

@@ -428,12 +428,13 @@ def test_killed_at_random_moments_it_ends_with_the_same_files(run: Path) -> None
 
 
 @pytest.mark.slow
-def test_two_processes_give_what_one_gives_part_by_part(run: Path) -> None:
+def test_two_processes_give_what_one_gives(run: Path) -> None:
     numbers = ("--num-samples", "105", "--chains", "10", "--burn-in", "3", "--thin", "2")
+    numbers += ("--block-size", "5")
     done = nmln(run.parent, "run", *numbers, "--processes", "2", "--output", "two")
     assert done.returncode == 0, done.stderr
     assert "105 attempts" in done.stdout
-    assert files(run.parent / "two") == files(finished(run, "whole", parts=2))
+    assert files(run.parent / "two") == files(finished(run, "whole", block_size=5))
     assert summary(run.parent / "two")["processes"] == 2
     assert (run.parent / "two" / "chains.html").exists()
     assert summary(run.parent / "two")["command"].startswith("nmln sample run --num-samples 105")

@@ -33,7 +33,6 @@ def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(RUNS, tmp_path / "runs")
     monkeypatch.chdir(tmp_path / "runs")
     monkeypatch.setattr(generation, "write_summary", lambda *_: [])
-    monkeypatch.setattr(sampling, "write_summary", lambda *_: [])
     return tmp_path / "runs"
 
 
