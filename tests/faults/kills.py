@@ -22,7 +22,7 @@ from tests.warm import Warm
 
 _BY_NAME = {verb.name: verb for verb in VERBS}
 _LONGER = ("--set", "training.steps=60", "--set", "training.checkpoint_seconds=0.1")
-_MANY = ("--num-samples", "2000", "--burn-in", "40")
+_MANY = ("--num-samples", "1000", "--burn-in", "40")
 
 
 def _with(name: str, command: tuple[str, ...], processes: int) -> Verb:
