@@ -217,7 +217,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
         temporary.chmod(0o666 & ~umask)
         os.replace(temporary, target)
     except OSError as error:  # the user knows the file, not its temporary neighbour
-        if error.filename in (None, name, temporary):
+        if error.errno is not None and error.filename in (None, name, temporary):
             error.filename, error.filename2 = str(target), None
         raise
     finally:

@@ -80,16 +80,7 @@ def load(config: DataConfig) -> Source:
 
 
 def located(config: DataConfig) -> DataConfig:
-    """The data of a new run by their full path, so that it finds them again from anywhere.
-
-    Refuses what earlier versions ignored: a language for data that bring their own.
-    """
-    if config.language is not None and (kind := kind_of(config.source)) != "db":
-        raise InputError(
-            f"a language (--language) is for .db and .nl files, but {kind} bring their own. Leave it "
-            "out.",
-            config.source,
-        )
+    """The same data by their full path, so that a run finds them again from anywhere."""
 
     def full(name: str | None) -> str | None:
         return str(Path(name).resolve()) if name and Path(name).exists() else name

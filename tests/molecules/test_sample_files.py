@@ -103,7 +103,7 @@ def test_attempts_of_counts_are_those_that_the_sampling_tells(tmp_path: Path) ->
     with pytest.raises(InputError, match=r"sampling\.json: this tells of 8 attempts, but counts"):
         read_samples(path)
     write(tmp_path / "sampling.json", "{")
-    with pytest.raises(InputError, match="not the JSON"):
+    with pytest.raises(InputError, match=r"sampling\.json is not readable as JSON"):
         read_samples(path)
     write(tmp_path / "sampling.json", json.dumps({"attempts": 10**20}))
     with pytest.raises(
