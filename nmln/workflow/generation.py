@@ -24,6 +24,7 @@ from nmln.workflow.blocks import (
     Kept,
     chains_of,
     check_start,
+    decoder_of,
     work_on,
 )
 from nmln.workflow.generation_settings import Settings, fingerprint
@@ -187,12 +188,13 @@ def work(
     alone = len(chosen) == len(job.blocks)
     if job.joins:
         return
+    decoder = decoder_of(job)
     with interruption(alone) as interrupted:
         for block in chosen:
             with only_one(job.lock(block), "sampling"), _said_alike(job, alone):
                 kept = Kept.load(job, block)
                 if kept.sweeps < job.settings.sweeps:
-                    work_on(job, block, kept, interrupted, tick, save_every)
+                    work_on(job, block, kept, decoder, interrupted, tick, save_every)
 
 
 @contextmanager
