@@ -28,6 +28,7 @@ from nmln.workflow.blocks import (
     work_on,
 )
 from nmln.workflow.generation_settings import Settings, fingerprint
+from nmln.workflow.placing import swap, writing
 from nmln.workflow.recorded import joined, longest
 from nmln.workflow.rows import Tally, checked_rows, join_rows, write_counts
 from nmln.workflow.training import interruption
@@ -43,11 +44,9 @@ from nmln.workflow.working import (
     discard,
     only_sampler,
     read_marker,
-    swap,
     tidy,
     unfinished,
     write_marker,
-    writing,
 )
 from nmln.workflow.world_files import read_worlds, write_worlds
 
