@@ -157,7 +157,7 @@ def _together() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise LostProcessError(f"the connection to another process was lost ({error}).") from None
+        raise LostProcessError("the connection to another process was lost.") from error
 
 
 @contextmanager

@@ -65,6 +65,15 @@ class InputError(ValueError):
         return InputError(self.message, source, line, column)
 
 
+@contextmanager
+def placed(path: str | Path | None) -> Iterator[None]:
+    """Give complaints that name no place the name of the file that all of this is about."""
+    try:
+        yield
+    except InputError as error:
+        raise error if error.source or path is None else error.at(str(path)) from None
+
+
 class InterruptedRunError(Exception):
     """Somebody asked a long run to stop, and it did, with everything kept; the message says where."""
 

@@ -14,7 +14,7 @@ from nmln.checkpoint import load_model, save_model
 from nmln.combination import check_alike, mean_of
 from nmln.config import Config, ModelConfig, configure, override
 from nmln.evidence import Evidence, VirtualEvidence
-from nmln.files import InputError
+from nmln.files import InputError, placed
 from nmln.formats.mln import Program, parse_mln
 from nmln.inference import Conditional
 from nmln.kernels.defaults import kernel_named
@@ -289,15 +289,16 @@ class Model:
     @staticmethod
     def described(content: dict[str, Any], source: str | None = None) -> "Model":
         """A model with this description, its parameters still to be filled in."""
-        program, settings = content.get("program"), content.get("config")
-        if not isinstance(program, str) or not isinstance(settings, dict):
+        text, settings = content.get("program"), content.get("config")
+        if not isinstance(text, str) or not isinstance(settings, dict):
             raise InputError("this is not the description of a model.", source)
-        program = parse_mln(program, source or "model")
-        space = Space(program.language, program.domain)
-        config = configure(settings, source)
-        potential = _learned(
-            space, Method.of(config.ladder).trained_levels, config, program.formulas
-        )
+        program = parse_mln(text, source or "model")
+        with placed(source):
+            space = Space(program.language, program.domain)
+            config = configure(settings, source)
+            potential = _learned(
+                space, Method.of(config.ladder).trained_levels, config, program.formulas
+            )
         if config.model.base:
             table = torch.zeros(potential.levels, space.entries)
             potential = potential.add(IndependentPotential(space, table))

@@ -36,15 +36,24 @@ def unpack(name: str, parent: Path = Path("runs")) -> Path:
                 str(target),
             )
         return target
+    if target.exists() and any(target.iterdir()):
+        raise InputError(
+            f"this folder is not empty and holds no model {name!r}. Move it away.", str(target)
+        )
     try:
-        target.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target) as room:
-            shutil.copytree(source, Path(room) / "copy")
-            for part in ("model", "split.json", CARD, "config.json"):  # the last makes it a run
-                if (source / part).exists():
-                    shutil.rmtree(target / part, ignore_errors=True)
-                    os.replace(Path(room) / "copy" / part, target / part)
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=parent, prefix=f".{target.name}.") as room:
+            copy = Path(room) / "copy"
+            copy.mkdir()
+            for part in (*_PARTS, CARD):
+                if (source / part).is_dir():
+                    shutil.copytree(source / part, copy / part)
+                elif (source / part).exists():
+                    shutil.copyfile(source / part, copy / part)
+            os.replace(copy, target)  # whole, or not at all
     except OSError as error:
+        if (target / "config.json").exists():  # another process was faster
+            return unpack(name, parent)
         raise InputError(
             f"the model cannot be unpacked here ({error.strerror}). Choose another working directory.",
             str(target),

@@ -1,5 +1,6 @@
 """The command line. Nothing heavy is imported before a verb needs it."""
 
+import os
 import warnings
 from contextlib import nullcontext
 from typing import Annotated
@@ -23,7 +24,7 @@ from nmln.cli.sample import sample
 from nmln.cli.train import train
 from nmln.files import InputError, InterruptedRunError, LostProcessError
 from nmln.memory import is_out_of_memory
-from nmln.signals import raising
+from nmln.signals import PRIVATE_FOLDER, raising
 
 app = typer.Typer(
     help="Neural Markov Logic Networks with parallel noising.",
@@ -77,8 +78,14 @@ def main() -> None:
         fail(str(error))
     except InterruptedRunError as error:
         fail(str(error), code=130)
-    except LostProcessError:
-        raise SystemExit(3) from None  # the process that started all says what happened
+    except LostProcessError as error:
+        if PRIVATE_FOLDER in os.environ:  # the process that started all says what happened
+            raise SystemExit(3) from None
+        fail(
+            f"{error} The last checkpoint is kept: start all processes again with nmln train "
+            "--resume and the folder of the run.",
+            code=3,
+        )
     except OSError as error:
         fail(explain(error))
     except (MemoryError, RuntimeError) as error:

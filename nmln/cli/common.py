@@ -147,7 +147,7 @@ def settings_in(given: list[str]) -> dict[str, Any]:
             raise InputError(f"--set {text!r} has no value. Write --set chains.moves=5.")
         try:
             changes[name.strip()] = json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # also of numbers with very many digits
             changes[name.strip()] = value.strip()
     return changes
 

@@ -125,7 +125,7 @@ def fetch(
     from nmln.molecules import downloads
 
     one_thread()
-    if named := re.fullmatch(r"(.+)-([1-9]\d*)", name):
+    if named := re.fullmatch(r"(.+)-([1-9]\d{,8})", name):
         name, own = named[1], int(named[2])
         if size not in (None, own):
             raise InputError(f"{name}-{own} and --size {size} are two sizes. Give one of them.")

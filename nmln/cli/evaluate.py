@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from nmln.workflow.evaluation import Evaluated, Outcome
 
 
+_LAST = 10**12  # rank that is told: there are no more attempts to evaluate
+
+
 def evaluate(
     samples: Annotated[
         list[Path],
@@ -96,8 +99,10 @@ def _marks(text: str) -> tuple[int, ...]:
         marks = tuple(sorted({int(part) for part in text.split(",")}))
     except ValueError:
         marks = ()
-    if not marks or marks[0] < 1:
-        raise InputError(f"--at {text!r} is not a list of ranks from 1 on. Write --at 100,1000.")
+    if not marks or marks[0] < 1 or marks[-1] > _LAST:
+        raise InputError(
+            f"--at {text!r} is not a list of ranks from 1 to {_LAST:,}. Write --at 100,1000."
+        )
     return marks
 
 

@@ -113,19 +113,7 @@ def _settings(config: Path | None, preset: str | None, flags: dict[str, Any]) ->
         raise InputError("--minutes and --steps both say how long to train. Give one of them.")
     if length.keys() == {"steps"}:
         flags = {"training.minutes": None, **flags}  # of the file, which flags override
-    chosen = override(base, flags)
-    _check_seeds(chosen)
-    return chosen
-
-
-def _check_seeds(config: "Config") -> None:
-    for name, seed in (
-        ("training.seed", config.training.seed),
-        ("model.seed", config.model.seed),
-        ("data.split_seed", config.data.split_seed),
-    ):
-        if not 0 <= seed <= _MOST_SEED:
-            raise InputError(f"{name} must be between 0 and {_MOST_SEED}, got {seed}.")
+    return override(base, flags)
 
 
 def _processes(config: "Config") -> int:

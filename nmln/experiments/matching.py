@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 
 from nmln.config import Config, configure
 from nmln.experiments.intervals import Interval, bootstrap, mean
-from nmln.files import plain, write_lines
+from nmln.files import InputError, plain, write_lines
 from nmln.language import Language, predicate
 from nmln.model import Model
 from nmln.space import Space
@@ -40,6 +40,12 @@ class Settings:
     runs: int = 5
     seed: int = 0
     learning_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
+
+    def __post_init__(self) -> None:
+        if self.nodes % 2:
+            raise InputError(
+                f"nodes are paired up, so their number must be even, but is {self.nodes}."
+            )
 
     @property
     def ticks(self) -> int:

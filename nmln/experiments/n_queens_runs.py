@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Generator, Tensor
 
+from nmln import checkpoint
 from nmln.config import (
     ChainConfig,
     Config,
@@ -392,11 +393,14 @@ def load(settings: Settings, task: Task, folder: Path) -> Run | None:
     path = folder / f"{task.name}.json"
     if not path.exists():
         return None
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if content["settings"] != _fingerprint(settings) or Task(**content["run"]["task"]) != task:
-        return None
-    generated = {name: Generated(**one) for name, one in content["run"]["generated"].items()}
-    return Run(**{**content["run"], "task": task, "generated": generated})
+    content = checkpoint.read_json(path)
+    try:
+        if content["settings"] != _fingerprint(settings) or Task(**content["run"]["task"]) != task:
+            return None
+        generated = {name: Generated(**one) for name, one in content["run"]["generated"].items()}
+        return Run(**{**content["run"], "task": task, "generated": generated})
+    except checkpoint.FOREIGN:
+        raise InputError("this does not describe a run. Delete it.", str(path)) from None
 
 
 def _fingerprint(settings: Settings) -> dict[str, Any]:

@@ -27,7 +27,7 @@ _COMMENT = re.compile(rf"^((?:[^\"/]|{STRING_PATTERN}|/(?!/))*)//.*$")
 # The literals that are almost every line of a large file, without going through the parser. What
 # this does not match, the grammar reads or refuses.
 _PLAIN_LITERAL = re.compile(
-    r"\s*(!?)\s*([^\W\d][\w+\-]*)\(([\w+\-]+(?:\s*,\s*[\w+\-]+)*)\)\s*(\.?)\s*"
+    r"\s*(?:(!)\s*)?([^\W\d][\w+\-]*)\(([\w+\-]+(?:\s*,\s*[\w+\-]+)*)\)\s*(\.?)\s*"
 )
 
 
@@ -173,7 +173,7 @@ def read_evidence(path: str | Path, space: Space, closed: Sequence[str] = ()) ->
         raise facts.place(error) from None
 
 
-_REPORT = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s+(?=\S)(.*)")
+_REPORT = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s+(?=\S)(.*)")
 
 
 @dataclass

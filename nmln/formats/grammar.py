@@ -64,7 +64,7 @@ constant: NAME | STRING | NUMERAL
 NAME: /{NAME_PATTERN}/
 NUMERAL: /{NUMERAL_PATTERN}/
 STRING: /{STRING_PATTERN}/
-WEIGHT: /[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?=[\s(!"])/
+WEIGHT: /[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?=[\s(!"])/
 _EXIST.2: /exists?(?=\s)/i
 _FORALL.2: /forall(?=\s)/i
 _OR: /v(?!\w)/

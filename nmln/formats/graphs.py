@@ -5,6 +5,7 @@ a unary exclusive attribute; an edge attribute is a binary exclusive one whose `
 is no edge. A graph without edge attributes has the Boolean predicate `edge`.
 """
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -34,7 +35,9 @@ def read_graphml(path: str | Path) -> nx.Graph:
     check_readable(path)
     try:
         _refuse_entities(Path(path))
-        return nx.read_graphml(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # values without a type are strings
+            return nx.read_graphml(path)
     except (InputError, OSError):
         raise
     except MemoryError:

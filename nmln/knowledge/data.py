@@ -107,6 +107,10 @@ class KnowledgeBase:
 
 def _folder(where: str | Path) -> Path:
     folder = Path(where)
+    if not str(where).strip():
+        raise InputError(
+            f"no data are named. Name a folder of triples, or one of {', '.join(NAMES)}."
+        )
     if folder.is_dir():
         return folder
     if folder.exists():
@@ -138,7 +142,9 @@ def _folder(where: str | Path) -> Path:
 
 def _file(folder: Path, split: str) -> Path | None:
     both = [folder / f"{split}{ending}" for ending in (".tsv", ".txt")]
-    found = [path for path in both if path.is_file()]
+    found = [
+        path for path in both if path.exists() and not path.is_dir()
+    ]  # a pipe is refused later
     if len(found) > 1:
         raise InputError(
             f"{found[0].name} and {found[1].name} are both there. Keep one.", str(folder)

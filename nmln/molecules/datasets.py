@@ -47,7 +47,7 @@ __all__ = [
 BUILT_IN = ("pubchem-9", "pubchem-10")
 DIRECTORY = "NMLN_DATA"
 
-_NAME = re.compile(r"(unfiltered/)?([A-Za-z][A-Za-z0-9]*)-(\d+)")
+_NAME = re.compile(r"(unfiltered/)?([A-Za-z][A-Za-z0-9]*)-(\d{1,9})")
 _SHOWN = 20  # sizes in a message
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nmln.files import InputError
+from nmln.files import InputError, placed
 from nmln.formats.db import encode_facts, infer_domain, infer_language, read_facts
 from nmln.formats.mln import read_mln
 from nmln.formats.triples import read_triples
@@ -56,5 +56,6 @@ def inspect(paths: Sequence[Path]) -> Contents:
     program = read_mln(by_kind[".mln"][0]) if by_kind[".mln"] else None
     facts = [world for path in paths if path.suffix.lower() != ".mln" for world in read_facts(path)]
     language = program.language if program else infer_language(facts)
-    space = Space(language, infer_domain(facts, language, program.domain if program else None))
+    with placed(paths[0]):
+        space = Space(language, infer_domain(facts, language, program.domain if program else None))
     return Contents(space, encode_facts(space, facts), len(program.formulas) if program else 0)

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from math import ceil
 from typing import Any, get_args
 
 import numpy as np
@@ -71,8 +70,8 @@ class Settings:
         if block < 1:
             raise InputError(f"a block has at least one chain, but {block} are asked for.")
         chains = min(settings.chains, samples)
-        block = max(block, ceil(chains / _MOST_BLOCKS))
-        return replace(settings, chains=chains, block=block, parts=ceil(chains / block))
+        block = max(block, -(-chains // _MOST_BLOCKS))
+        return replace(settings, chains=chains, block=block, parts=-(-chains // block))
 
     @property
     def sweeps(self) -> int:
@@ -81,7 +80,7 @@ class Settings:
     @property
     def draws(self) -> int:
         """How many samples the chains give, those that are left out at the end included."""
-        return ceil(self.samples / self.chains)
+        return -(-self.samples // self.chains)
 
     @property
     def digest(self) -> str:
@@ -141,7 +140,7 @@ class Settings:
         settings = Settings(**{**content, "formulas": tuple(content["formulas"])})
         if settings.chains > settings.samples or settings.seed >= 2**63:
             raise ValueError("its numbers do not fit together")
-        parts = settings.chains if by_processes else ceil(settings.chains / max(1, settings.block))
+        parts = settings.chains if by_processes else -(-settings.chains // max(1, settings.block))
         if not by_processes and (settings.block < 1 or settings.parts != parts):
             raise ValueError("its numbers do not fit together")
         if settings.parts > parts or settings.kind not in get_args(Kind):
@@ -168,7 +167,7 @@ def _digits(evidence: Evidence) -> str:
 
 def _from_digits(space: Space, digits: str) -> Evidence:
     known = np.frombuffer(bytes.fromhex(digits), dtype=np.uint8)
-    if len(known) != ceil(space.entries / 8):
+    if len(known) != -(-space.entries // 8):
         raise ValueError("the evidence is not of this model")
     bits = np.unpackbits(known, count=space.entries)
     return Evidence(space, torch.from_numpy(bits.astype(bool)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nmln.counting import told_worlds
 from nmln.evidence import Evidence, VirtualEvidence
-from nmln.files import InputError, plain, write_lines
+from nmln.files import InputError, placed, plain, write_lines
 from nmln.formats.db import Facts, Known, infer_domain, read_known
 from nmln.formats.mln import Program, read_mln
 from nmln.inference import Answers, Best, Conditional, LogProbabilities
@@ -83,7 +83,8 @@ def pose(
         )
     model = _load(folders[0]) if folders else None
     program = None if model is not None else read_mln(programs[0])
-    space = model.space if model is not None else _space(program, known)
+    with placed(programs[0] if programs else None):
+        space = model.space if model is not None else _space(program, known)
     added: list[WeightedFormula] = [] if program is None else list(program.formulas)
     for path in programs if model is not None else programs[1:]:
         added += read_formulas(space, path)

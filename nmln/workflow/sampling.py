@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +66,17 @@ class Wish:
 
 def sweeps_for(count: int, chains: int, burn_in: int, thin: int) -> int:
     """How many sweeps give so many samples."""
-    return burn_in + thin * ceil(count / chains)
+    return burn_in + thin * -(-count // chains)
 
 
 def open_run(folder: Path) -> Run:
-    """What a user names when asking for samples: the folder of a run, which has no links inside."""
-    refuse_links(folder)
+    """What a user names when asking for samples: the folder of a run."""
     return Run(folder.name, folder, load(folder), read_head(folder)["kind"])
 
 
 def load(folder: Path) -> Model:
-    """The model of a finished run, or what a run has come to so far."""
+    """The model of a finished run, or what a run has come to so far; refuses links inside the run."""
+    refuse_links(folder)
     if (folder / "model").exists():
         return Model.load(folder / "model")
     kept = checkpoint.load(folder)

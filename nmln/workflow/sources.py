@@ -12,7 +12,7 @@ from jaxtyping import Integer
 from torch import Tensor
 
 from nmln.config import DataConfig
-from nmln.files import InputError, check_readable
+from nmln.files import InputError, check_readable, placed
 from nmln.formats.db import encode_facts, infer_domain, infer_language, read_facts
 from nmln.formats.graphs import from_networkx, read_graphml
 from nmln.formats.mln import Program, read_mln
@@ -59,7 +59,10 @@ def load(config: DataConfig) -> Source:
         program = None if config.language is None else read_mln(config.language)
         facts = read_facts(path)
         language = program.language if program else infer_language(facts)
-        space = Space(language, infer_domain(facts, language, program.domain if program else None))
+        with placed(config.language or path):
+            space = Space(
+                language, infer_domain(facts, language, program.domain if program else None)
+            )
         worlds = encode_facts(space, facts)
         formulas = program.formulas if program else ()
     else:

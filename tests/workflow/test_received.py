@@ -244,6 +244,27 @@ def test_a_job_of_other_types_is_refused(tmp_path: Path, change: dict[str, Any])
         main_job.read_settings(tmp_path)
 
 
+LONG = "9" * 5_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("data", "fetch", f"qm9-{LONG}"), "no set that can be fetched"),
+        (("data", "info", f"qm9-{LONG}"), "are not known here"),
+        (("train", f"qm9-{LONG}", "--output", "out", "--processes", "1"), "name too long"),
+        (("train", "m.smi", "--set", f"training.steps={LONG}"), "training.steps"),
+        (("train", "m.smi", "--set", f"model.bound={'[' * 100_000}"), "model.bound"),
+        (("evaluate", "m.smi", "--train", "m.smi", "--test", "m.smi", "--at", "9" * 400), "ranks"),
+    ],
+)
+def test_numbers_with_very_many_digits_are_one_line(
+    nmln: Callable[..., str], tmp_path: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    (tmp_path / "m.smi").write_text("CCO\nCCN\n")
+    assert told.lower() in nmln(*arguments).lower()
+
+
 # Messages.
 
 

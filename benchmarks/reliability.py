@@ -1,0 +1,223 @@
+"""Bad input, faults at every operation on files, and kills: how often anything went wrong.
+
+Runs the corpus of bad input, fails or kills six commands at each of their operations on files, kills
+four commands at fifty random moments, and writes the figures that docs/reliability.md quotes. It takes
+about twenty minutes on two cores, with a warm process on each.
+"""
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from benchmarks.ratios import RESULTS
+from nmln.files import write_lines
+from tests.corpus import runner
+from tests.corpus.prepared import Shelf
+from tests.faults import kills
+from tests.faults.trials import HOWS, VERBS, Trial, disturb, reference
+from tests.warm import Warm, warm
+
+RESULT = RESULTS / "reliability.json"
+PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
+IN_TURN = ("run",)  # made of the other commands: each operation fails in one of the ways, in turn
+BEGIN, END = "<!-- figures: written by benchmarks.reliability -->", "<!-- end of figures -->"
+
+_Item = TypeVar("_Item")
+_Found = TypeVar("_Found")
+
+
+class Workers:
+    """A warm process on each core, each with prepared files of its own."""
+
+    def __init__(self, count: int, folder: Path) -> None:
+        self.folder, self.stack, self.count = folder, ExitStack(), count
+        self.free: list[tuple[Warm, Shelf]] = []
+        self.lock, self.number = threading.Lock(), 0
+        for worker in range(count):
+            call = self.stack.enter_context(warm())
+            self.free.append((call, Shelf(call, folder / f"shelf-{worker}")))
+
+    def all(
+        self, work: Callable[[_Item, Warm, Shelf, Path], _Found], items: Iterable[_Item]
+    ) -> list[_Found]:
+        """Do the same with every item, each in a folder of its own; results in order."""
+
+        def one(item: _Item) -> _Found:
+            with self.lock:
+                call, shelf = self.free.pop()
+                self.number += 1
+                place = self.folder / f"{self.number:05d}"
+            try:
+                return work(item, call, shelf, place)
+            finally:
+                with self.lock:
+                    self.free.append((call, shelf))
+
+        with ThreadPoolExecutor(self.count) as pool:
+            return list(pool.map(one, items))
+
+
+def corpus(workers: Workers) -> dict[str, Any]:
+    """Every case of bad input."""
+    cases = runner.read_cases()
+
+    def work(
+        case: runner.Case, call: Warm, shelf: Shelf, place: Path
+    ) -> tuple[runner.Case, runner.Verdict]:
+        return case, runner.run(case, call, shelf, place)
+
+    found = workers.all(work, cases)
+    for case, verdict in found:
+        if verdict.complaints:
+            print(f"{case}: {verdict.complaints}\n  {verdict.done.said.strip()[-400:]}")
+    verbs: dict[str, int] = {}
+    for case in cases:
+        verbs[case.verb] = verbs.get(case.verb, 0) + 1
+    return {
+        "cases": len(found),
+        "tracebacks": sum(verdict.traceback for _, verdict in found),
+        "hangs": sum(verdict.hung for _, verdict in found),
+        "data lost": sum(bool(verdict.lost) for _, verdict in found),
+        "complaints": sum(bool(verdict.complaints) for _, verdict in found),
+        "by verb": verbs,
+    }
+
+
+def told(trials: list[Trial]) -> dict[str, int]:
+    for trial in trials:
+        if not trial.fine:
+            print(trial)
+    return {
+        "tried": len(trials),
+        "tracebacks": sum(trial.tracebacks for trial in trials),
+        "hangs": sum(trial.hangs for trial in trials),
+        "data lost": sum(bool(trial.lost) for trial in trials),
+        "identical": sum(not trial.lost and not trial.wrong for trial in trials),
+    }
+
+
+def faults(workers: Workers, every: int) -> dict[str, Any]:
+    """Each operation on files of each command fails, in three ways or in one of them."""
+
+    def prepare(verb: Any, call: Warm, shelf: Shelf, place: Path) -> Any:
+        return reference(verb, call, shelf, place)
+
+    by_verb = {}
+    for expected in workers.all(prepare, VERBS):
+        count = len(expected.operations)
+        places = range(1, count + 1, every)
+        work = [(at, how) for how in HOWS for at in places]
+        if expected.verb.name in IN_TURN:
+            work = [(at, HOWS[number % len(HOWS)]) for number, at in enumerate(places)]
+        trials = workers.all(
+            lambda item, call, shelf, place, e=expected: disturb(e, *item, call, shelf, place), work
+        )
+        by_verb[expected.verb.name] = {"operations": count, **told(trials)}
+        print(expected.verb.name, by_verb[expected.verb.name], flush=True)
+    return {**_sums(by_verb.values()), "by verb": by_verb}
+
+
+def killed(workers: Workers) -> dict[str, Any]:
+    """SIGKILL at random moments."""
+    by_verb = {}
+    for verb, count in kills.KILLS:
+        (plan,) = workers.all(
+            lambda item, call, shelf, place, v=verb: kills.plan(v, item, call, shelf, place),
+            [count],
+        )
+        trials = workers.all(
+            lambda n, call, shelf, place, p=plan: kills.kill(p, n, call, shelf, place), range(count)
+        )
+        by_verb[verb.name] = told(trials)
+        print(verb.name, by_verb[verb.name], flush=True)
+    return {**_sums(by_verb.values()), "by verb": by_verb}
+
+
+def _sums(rows: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for row in rows:
+        for name, value in row.items():
+            total[name] = total.get(name, 0) + value
+    return total
+
+
+def table(content: dict[str, Any]) -> str:
+    """The figures as a table for the page."""
+    rows = ["| what | tried | tracebacks | hangs | data lost | as promised |",
+            "| --- | --- | --- | --- | --- | --- |"]  # fmt: skip
+    bad = content["corpus"]
+    right = bad["cases"] - bad["complaints"]
+    rows.append(
+        f"| bad input, all verbs | {bad['cases']} | {bad['tracebacks']} | {bad['hangs']} | "
+        f"{bad['data lost']} | {right} |"
+    )
+    for part, name in (("faults", "faults"), ("kills", "SIGKILL")):
+        for verb, one in [*content[part]["by verb"].items(), ("all", content[part])]:
+            rows.append(
+                f"| {name}: {verb} | {one['tried']} | {one['tracebacks']} | {one['hangs']} | "
+                f"{one['data lost']} | {one['identical']} identical |"
+            )
+    return "\n".join(rows)
+
+
+def on_page(page: str) -> str:
+    """The table that a page shows."""
+    return page.split(BEGIN)[1].split(END)[0].strip()
+
+
+def write_page(content: dict[str, Any]) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    before, rest = page.split(BEGIN)
+    text = f"{before}{BEGIN}\n\n{table(content)}\n\n{END}{rest.split(END)[1]}"
+    write_lines(PAGE, text.splitlines())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Bad input, faults and kills.")
+    parser.add_argument("--workers", type=int, default=2, help="warm processes")
+    parser.add_argument(
+        "--every", type=int, default=1, help="of the operations, fail each so-manieth"
+    )
+    parser.add_argument("--only", choices=("corpus", "faults", "kills"), help="one part, not kept")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="nmln-reliability-") as folder:
+        workers = Workers(chosen.workers, Path(folder))
+        parts: dict[str, Callable[[], dict[str, Any]]] = {
+            "corpus": lambda: corpus(workers),
+            "faults": lambda: faults(workers, chosen.every),
+            "kills": lambda: killed(workers),
+        }
+        with workers.stack:
+            found = {n: part() for n, part in parts.items() if chosen.only in (None, n)}
+    minutes = (time.monotonic() - begun) / 60
+    for name, numbers in found.items():
+        print(name, {key: value for key, value in numbers.items() if key != "by verb"})
+    print(f"{minutes:.0f} minutes")
+    if chosen.only is not None:
+        return
+    content = {
+        "command": " ".join(["python -m benchmarks.reliability", *sys.argv[1:]]),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "minutes": round(minutes),
+        **found,
+    }
+    write_lines(RESULT, [json.dumps(content, indent=2)])
+    write_page(content)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A corpus of bad input: what every command must refuse, as data."""

@@ -1,0 +1,3 @@
+from tests.corpus.conftest import call, shelf
+
+__all__ = ["call", "shelf"]
