@@ -32,7 +32,7 @@ from nmln.workflow.rows import Rows
 from nmln.workflow.working import LOCK, ROWS, WORLDS, Begun, Place
 from nmln.workflow.world_files import packed
 
-REMEMBERED = 100_000  # worlds that the decoder of a block keeps
+REMEMBERED = 100_000  # worlds that the decoder of a process keeps
 _DRAWS = 500  # that are kept to judge how well the chains mix
 SAVE_EVERY = 20.0  # seconds
 
@@ -248,15 +248,16 @@ def work_on(
     job: Job,
     block: int,
     kept: Kept,
+    decoder: Decoder | None,
     interrupted: Callable[[], bool],
     tick: Callable[[], None] | None,
     save_every: float,
 ) -> None:
-    """Bring a block from where it was kept to its end."""
+    """Bring a block from where it was kept to its end; only molecules have a decoder."""
     settings = job.settings
     rng = Generator().manual_seed(settings.stream(block))
     recorder = kept.recorder or KeptRecorder(keep=_DRAWS)
-    record = _recording(job, block)
+    record = _recording(job, block, decoder)
     decoding = kept.decoding
     begun = saved = time.perf_counter()
     with Rows(job.data(block), kept.offset, kept.pending) as rows:
@@ -292,14 +293,20 @@ def work_on(
                 )
 
 
-def _recording(job: Job, block: int) -> Callable[[int, Sweep], bytes]:
+def decoder_of(job: Job) -> Decoder | None:
+    """One for all blocks of a process: what it remembers saves time and changes nothing."""
+    molecules = job.settings.kind == "molecules"
+    return Decoder(job.model.space, most=REMEMBERED) if molecules else None
+
+
+def _recording(job: Job, block: int, decoder: Decoder | None) -> Callable[[int, Sweep], bytes]:
     """What is written of one draw."""
     settings, space = job.settings, job.model.space
-    if settings.kind != "molecules":
+    if decoder is None:
         return lambda draw, sweep: packed(
             space, sweep.state.values[-1, : len(settings.wanted(block, draw))]
         )
-    decoder, levels = Decoder(space, most=REMEMBERED), list(job.levels)
+    levels = list(job.levels)
 
     def lines(draw: int, sweep: Sweep) -> bytes:
         wanted = settings.wanted(block, draw)

@@ -24,9 +24,11 @@ from nmln.workflow.blocks import (
     Kept,
     chains_of,
     check_start,
+    decoder_of,
     work_on,
 )
 from nmln.workflow.generation_settings import Settings, fingerprint
+from nmln.workflow.placing import swap, writing
 from nmln.workflow.recorded import joined, longest
 from nmln.workflow.rows import Tally, checked_rows, join_rows, write_counts
 from nmln.workflow.training import interruption
@@ -42,11 +44,9 @@ from nmln.workflow.working import (
     discard,
     only_sampler,
     read_marker,
-    swap,
     tidy,
     unfinished,
     write_marker,
-    writing,
 )
 from nmln.workflow.world_files import read_worlds, write_worlds
 
@@ -187,12 +187,13 @@ def work(
     alone = len(chosen) == len(job.blocks)
     if job.joins:
         return
+    decoder = decoder_of(job)
     with interruption(alone) as interrupted:
         for block in chosen:
             with only_one(job.lock(block), "sampling"), _said_alike(job, alone):
                 kept = Kept.load(job, block)
                 if kept.sweeps < job.settings.sweeps:
-                    work_on(job, block, kept, interrupted, tick, save_every)
+                    work_on(job, block, kept, decoder, interrupted, tick, save_every)
 
 
 @contextmanager

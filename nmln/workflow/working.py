@@ -1,4 +1,4 @@
-"""Where samples go, and the working folder beside them: begun, locked, cleared, swapped in.
+"""Where samples go, and the working folder beside them: begun, locked and cleared.
 
 Until samples are complete all that belongs to them lies in a working folder with a name and a marker of
 its own. What is complete is put in place at the end, so older samples stay readable until then. Only
@@ -26,7 +26,7 @@ FORMAT = 2
 SAMPLES, COUNTS, SUMMARY = "samples.csv.gz", "counts.csv", "sampling.json"
 SETTINGS, FINISHED, LOCK = "settings.json", "finished.json", "lock"
 ROWS, WORLDS = "rows.csv.gz", "worlds.gz"
-_WRITING, _RESULT, _REPLACED = "writing", "result", "replaced"
+WRITING, RESULT, REPLACED = "writing", "result", "replaced"
 _PAGE = ("html", "json", "png", "svg")
 _STEP = r"\.?step-\d{9,}(\.partial|\.replaced)?"
 _TEMPORARY = r"\.[^/]+\.[a-z0-9_]{8}\.partial"  # of a killed writer
@@ -126,13 +126,13 @@ class Place:
         graphs = ""
         if self.kind == "graphs":
             one = rf"/(\d{{6,}}\.graphml|{_TEMPORARY})"
-            inside = rf"({_WRITING}|{_RESULT})/{re.escape(self.target.name)}"
-            graphs = rf"|({inside}|{_REPLACED}){one}"
+            within = rf"({WRITING}|{RESULT})/{re.escape(self.target.name)}"
+            graphs = rf"|({within}|{REPLACED}){one}"
         return re.compile(
             rf"({_TEMPORARY}|{SETTINGS}|{FINISHED}|{LOCK})"
             rf"|(block|part)-\d+/({_TEMPORARY}|{ROWS}|{WORLDS}|{LOCK}|offending\.db)"
             rf"|(block|part)-\d+/checkpoints/{_STEP}/({_CHECKPOINT})"
-            rf"|({_WRITING}|{_RESULT})/({result}){graphs}"
+            rf"|({WRITING}|{RESULT})/({result}){graphs}"
         )
 
 
@@ -280,29 +280,29 @@ def check_own(place: Place) -> None:
         if path.is_symlink():
             raise linked(path)
     if os.path.lexists(place.work) and not place.work.is_dir():
-        raise _foreign(place.work)
+        raise foreign(place.work)
     refuse_links(place.work)
-    for path in _inside(place.work):
+    for path in inside(place.work):
         if not path.is_dir() and not place.owns(path):
-            raise _foreign(path)
+            raise foreign(path)
     if place.earlier is not None and (place.earlier / SETTINGS).is_file():
         if place.earlier.is_symlink():
             raise linked(place.earlier)
         refuse_links(place.earlier)
     if place.kind == "graphs" and os.path.lexists(place.target):
-        _check_graphs(place)
+        check_graphs(place)
 
 
-def _check_graphs(place: Place) -> None:
+def check_graphs(place: Place) -> None:
     """Refuse a folder in the place of graphs that has anything else in it."""
     if not place.target.is_dir():
-        raise _foreign(place.target)
+        raise foreign(place.target)
     for path in place.target.iterdir():
         if not re.fullmatch(rf"\d{{6,}}\.graphml|{_TEMPORARY}", path.name):
-            raise _foreign(path)
+            raise foreign(path)
 
 
-def _foreign(path: Path) -> InputError:
+def foreign(path: Path) -> InputError:
     return InputError(
         "this was not written by sampling, so it is left alone. Move it away, or choose another folder "
         "(--output).",
@@ -310,13 +310,13 @@ def _foreign(path: Path) -> InputError:
     )
 
 
-def _inside(folder: Path) -> list[Path]:
+def inside(folder: Path) -> list[Path]:
     """All files and folders in a folder, those inside others first; links are not followed."""
     found: list[Path] = []
     with suppress(FileNotFoundError):
         for entry in sorted(folder.iterdir()):
             if entry.is_dir() and not entry.is_symlink():
-                found += _inside(entry)
+                found += inside(entry)
             found.append(entry)
     return found
 
@@ -374,7 +374,7 @@ def parts_in(place: Place, folder: Path | None = None) -> list[Place]:
 
 def _clear(place: Place, work: Path) -> None:
     """Remove all that sampling has written in a working folder but its marker of the end."""
-    for path in _inside(work):
+    for path in inside(work):
         if path.is_dir() and not path.is_symlink():
             with suppress(OSError):  # something foreign is in it
                 path.rmdir()
@@ -399,58 +399,3 @@ def unfinished(place: Place) -> list[Path]:
     else:
         earlier = None if earlier is None else earlier.work
     return found if earlier is None else [*found, earlier]
-
-
-# Putting in place.
-
-
-@contextmanager
-def writing(place: Place, work: Path) -> Iterator[Path]:
-    """A new folder for results, which are complete once this ends without an error."""
-    for name in (_WRITING, _RESULT):
-        for path in _inside(work / name):
-            if path.is_dir():
-                path.rmdir()
-            elif place.owns(place.work / path.relative_to(work)):
-                path.unlink()
-            else:
-                raise _foreign(path)
-    folder = work / _WRITING
-    folder.mkdir(parents=True, exist_ok=True)
-    yield folder
-    os.replace(folder, work / _RESULT)
-
-
-def swap(place: Place, work: Path) -> None:
-    """Put complete results in place of older ones, and remove what only those had.
-
-    The summary goes first and comes last, so that it never stands beside samples of another run.
-    """
-    result = work / _RESULT
-    names = sorted(path.name for path in result.iterdir())
-    stale = [path for path in _written_before(place) if path.name not in names]
-    if SUMMARY in names:
-        (place.home / SUMMARY).unlink(missing_ok=True)
-    for path in stale:
-        path.unlink(missing_ok=True)
-    for name in sorted(names, key=lambda name: name == SUMMARY):
-        target = place.home / name
-        if (result / name).is_dir() and os.path.lexists(target):
-            _check_graphs(place)
-            os.rename(target, work / _REPLACED)
-        os.replace(result / name, target)
-    result.rmdir()
-
-
-def _written_before(place: Place) -> list[Path]:
-    """What an earlier sampling wrote to this place and this one may not."""
-    if place.kind != "molecules":
-        return list(place.pages)
-    try:
-        told = checkpoint.read_json(place.home / SUMMARY)
-        every = bool(told["settings"]["all_levels"])
-        levels = [one["level"] for one in told["levels"]] if every else []
-    except (InputError, OSError, KeyError, TypeError):
-        return []
-    counts = [place.home / f"counts-{level}.csv" for level in levels if type(level) is int]
-    return [*counts, *place.pages]
