@@ -20,7 +20,7 @@ from nmln.files import InputError, InterruptedRunError
 from nmln.kernels.defaults import kernel_named
 from nmln.model import Model
 from nmln.molecules.decoding import Decoder
-from nmln.noise import uniform
+from nmln.noise import refuse_chains, uniform
 from nmln.potentials.base import BasePotential
 from nmln.potentials.total import TotalPotential
 from nmln.sampler import Snapshot, sample, snapshot, start
@@ -130,11 +130,15 @@ def _chains(job: Job) -> _Chains:
 
 
 def check_start(job: Job) -> None:
-    """Refuse conditions that contradict each other, by starting one chain of every level."""
+    """Refuse what cannot be drawn: too many chains, or conditions that contradict each other.
+
+    Conditions are tried by starting one chain of every level.
+    """
+    levels = job.model.method.chain_levels
+    refuse_chains(job.model.space, levels, job.settings.slice(0)[1])
     potential, kernel, conditions = _chains(job)
     if conditions.formulas:
         rng = Generator().manual_seed(job.settings.stream(0))
-        levels = job.model.method.chain_levels
         start(potential, kernel, uniform(job.model.space, levels, 1, rng, conditions.evidence), rng)
 
 

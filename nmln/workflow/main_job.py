@@ -24,6 +24,7 @@ from nmln.workflow.generation_settings import BLOCK
 from nmln.workflow.heads import check_new, moved, read_head, read_source, record_data
 from nmln.workflow.main_report import Outcome, read_summary
 from nmln.workflow.sampling import Run, Wish
+from nmln.workflow.working import Place, only_sampler, tidy
 
 MINUTES = 7.0
 """Of training, where nobody says how many."""
@@ -310,6 +311,9 @@ def sample_arguments(folder: Path) -> list[str]:
 
 def conclude(folder: Path, say: Say = lambda _: None) -> Outcome:
     """Evaluate the samples of every level and write the report."""
+    place = Place("molecules", folder / "samples")
+    with only_sampler(place):
+        tidy(place)  # a kill may have left a part of the working folder behind
     return main_report.conclude(folder, repeating(folder), say)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from nmln import checkpoint
-from nmln.files import InputError, refuse_links
+from nmln.files import InputError, placed, refuse_links
 from nmln.kernels.defaults import kernel_named
 from nmln.model import Model
+from nmln.molecules.decoding import Decoder
 from nmln.workflow import generation, sources
 from nmln.workflow.conditions import Conditions, read_conditions
 from nmln.workflow.generation_settings import BLOCK
@@ -143,6 +144,9 @@ def begin(
             f"scaffolds and rows of all levels are for molecules, but {opened.name} learned from "
             f"{'graphs' if opened.kind == 'graphs' else 'a .db file'}. Leave them out."
         )
+    if opened.kind == "molecules":
+        with placed(str(opened.folder)):
+            Decoder(opened.model.space)  # the head of a received run may name a kind that it is not
     if wish.kernel:
         kernel_named(wish.kernel, opened.model.space)  # a wrong name is told before anything starts
     settings = generation.Settings.of(
