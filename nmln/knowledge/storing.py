@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nmln import checkpoint
 from nmln.files import InputError, plain
 from nmln.formats.triples import ENTITY
@@ -47,13 +49,24 @@ class TrainedBase:
                 "this model is not one of a knowledge base. Name a folder that nmln kb train has made.",
                 str(path),
             )
-        base = base_of(content, {split: tensors[f"triples/{split}"] for split in SPLITS})
-        potential = KnowledgePotential(base.space, Shape(**content["shape"]))
         prefix = "potential/"
         state = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
         refuse_complex(state, str(path))
-        potential.to(next(iter(state.values())).dtype).load_state_dict(state)
-        return TrainedBase(base, potential, content["settings"])
+        try:
+            base = base_of(content, {split: tensors[f"triples/{split}"] for split in SPLITS})
+            shape = Shape(**content["shape"])
+            if max(asdict(shape).values()) > sum(tensor.numel() for tensor in state.values()):
+                raise ValueError("its sizes are not those of its tensors")
+            potential = KnowledgePotential(base.space, shape)
+            potential.to(next(iter(state.values())).dtype).load_state_dict(state)
+            return TrainedBase(base, potential, dict(content["settings"]))
+        except (*checkpoint.FOREIGN, StopIteration) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            first = " ".join(reason.split()).rstrip(".")[:300]
+            raise InputError(
+                f"this model does not fit together ({first}). Fetch another copy, or train again.",
+                str(path),
+            ) from None
 
 
 def described(base: KnowledgeBase) -> dict[str, Any]:
@@ -69,6 +82,14 @@ def described(base: KnowledgeBase) -> dict[str, Any]:
 
 def base_of(content: Mapping[str, Any], triples: Mapping[str, Triples]) -> KnowledgeBase:
     """The knowledge base that was `described`, with the triples of every split."""
+    _check_names(content)
+    most = torch.tensor([len(content["constants"]), len(content["relations"])])[[0, 1, 0]]
+    for split in SPLITS:
+        rows = triples[split]
+        if rows.dtype != torch.int64 or rows.ndim != 2 or rows.shape[1] != 3:
+            raise ValueError(f"triples of {split} are rows of three whole numbers")
+        if bool(((rows < 0) | (rows >= most)).any()):
+            raise ValueError(f"a triple of {split} names what is not there")
     relations = Language(*(predicate(name, ENTITY, ENTITY) for name in content["relations"]))
     return KnowledgeBase(
         content["name"],
@@ -77,3 +98,14 @@ def base_of(content: Mapping[str, Any], triples: Mapping[str, Triples]) -> Knowl
         notes=tuple(content["notes"]),
         source=content["source"],
     )
+
+
+def _check_names(content: Mapping[str, Any]) -> None:
+    for name in ("constants", "relations", "notes"):
+        if not isinstance(content[name], list) or not all(
+            isinstance(n, str) for n in content[name]
+        ):
+            raise TypeError(f"{name} is a list of names")
+    for name in ("name", "source"):
+        if not isinstance(content[name], str):
+            raise TypeError(f"{name} is a name")

@@ -16,6 +16,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.fuzz.limits import judge
+from tests.fuzz.other_runs import other_readers
 from tests.fuzz.readers import TEXT_READERS, Reader, run_readers
 
 
@@ -30,11 +31,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as room:
         home = Path(room) / "home"
         home.mkdir()
-        readers = {**TEXT_READERS, **run_readers(home)}
+        readers = {**TEXT_READERS, **run_readers(home), **other_readers(home)}
         for name in given_flags.readers or readers:
             folder = Path(room) / name.replace(" ", "-")
-            if name not in TEXT_READERS:
-                shutil.copytree(home / "whole", folder)
+            if readers[name].base:
+                shutil.copytree(home / readers[name].base, folder)
             folder.mkdir(exist_ok=True)
             start = time.monotonic()
             found = try_all(

@@ -40,6 +40,7 @@ class Reader:
     read: Read
     share: float = 1.0  # of the usual number of examples: less where reading is slow
     extra: dict[str, bytes] = field(default_factory=dict)  # files beside it
+    base: str = ""  # the folder that is copied for it; none for a file alone
 
 
 # Text.
@@ -258,6 +259,25 @@ TEXT_READERS: dict[str, Reader] = {
 # The files of a run.
 
 
+def of_folder(read: Read, name: str) -> Read:
+    """Reading the folder that a file of this name is in, however deep."""
+    depth = len(Path(name).parts)
+    return lambda path: read(path.parents[depth - 1])
+
+
+def forged(read: Read) -> Read:
+    """Reading a saved directory whose hashes have been made to fit the changed file."""
+
+    def reading(path: Path) -> None:
+        try:
+            forge(path.parent)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return  # a manifest of which an attacker makes nothing either
+        read(path)
+
+    return reading
+
+
 def run_readers(folder: Path) -> dict[str, Reader]:
     """Readers of the files of a run, which is made in `folder` now; each is given a copy of it."""
     run = whole_run(write_worlds(folder), training__steps=3)
@@ -282,20 +302,6 @@ def run_readers(folder: Path) -> dict[str, Reader]:
             assert (folder / path).read_bytes() == own, "a change was not noticed"
 
         return read
-
-    def of_folder(read: Read, name: str) -> Read:
-        depth = len(Path(name).parts)
-        return lambda path: read(path.parents[depth - 1])
-
-    def forged(read: Read) -> Read:
-        def reading(path: Path) -> None:
-            try:
-                forge(path.parent)
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                return  # a manifest of which an attacker makes nothing either
-            read(path)
-
-        return reading
 
     both = _each(sampling.load, training.resume)
     content, tensors, manifest = (
@@ -343,7 +349,7 @@ def run_readers(folder: Path) -> dict[str, Reader]:
         reading = of_folder(read, path)
         if name.startswith("forged"):
             reading = forged(reading)
-        made[name] = Reader(files, path, reading, share)
+        made[name] = Reader(files, path, reading, share, base="whole")
     return made
 
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.fuzz.limits import judge
+from tests.fuzz.other_runs import other_readers
 from tests.fuzz.readers import TEXT_READERS, Reader, run_readers
 
 FOUND = Path(__file__).parent / "found"
@@ -22,7 +23,8 @@ QUICK, SLOW = 40, int(os.environ.get("NMLN_FUZZ", "2000"))
 RUN_FILES = (
     "config.json", "split.json", "main.json", "metrics.jsonl", "metrics as JSON", "likelihood.json",
     "flipped tensors", "flipped content", "flipped manifest", "manifest.json", "forged tensors",
-    "forged content", "forged model",
+    "forged content", "forged model", "sampling settings", "flipped settings", "training.json",
+    "forged knowledge", "forged base",
 )  # fmt: skip
 NAMES = (*TEXT_READERS, *RUN_FILES)
 
@@ -34,7 +36,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def readers(home: Path) -> dict[str, Reader]:
-    found = {**TEXT_READERS, **run_readers(home)}
+    found = {**TEXT_READERS, **run_readers(home), **other_readers(home)}
     assert tuple(found) == NAMES
     return found
 
@@ -47,8 +49,8 @@ def room(
     name = request.node.callspec.params["name"]
     reader = readers[name]
     folder = tmp_path / "room"
-    if name in RUN_FILES:
-        shutil.copytree(home / "whole", folder)
+    if reader.base:
+        shutil.copytree(home / reader.base, folder)
     folder.mkdir(exist_ok=True)
     for beside, content in reader.extra.items():
         (folder / beside).write_bytes(content)
