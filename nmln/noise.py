@@ -93,6 +93,15 @@ def corrupt(
     return corrupted
 
 
+def check_room(space: Space, levels: int, chains: int) -> None:
+    """Refuse more chains than the memory holds."""
+    refuse_size(
+        levels * chains * space.groups * (16 + space.dtype.itemsize),
+        f"{told(chains)} chains at {told(levels)} levels, over {told(space.groups)} groups,",
+        "Take fewer chains or levels.",
+    )
+
+
 def uniform(
     space: Space, levels: int, chains: int, rng: Generator, evidence: Evidence | None = None
 ) -> Values:
@@ -103,11 +112,7 @@ def uniform(
         )
     rules = evidence or Evidence.none(space)
     counts = _counts(space, rules).to(rng.device)
-    refuse_size(
-        levels * chains * space.groups * (16 + space.dtype.itemsize),
-        f"{told(chains)} chains at {told(levels)} levels, over {told(space.groups)} groups,",
-        "Take fewer chains or levels.",
-    )
+    check_room(space, levels, chains)
     shape = (levels, chains, space.groups)
     draws = torch.rand(shape, generator=rng, dtype=torch.float64, device=rng.device)
     groups = torch.arange(space.groups, device=rng.device).expand(shape)

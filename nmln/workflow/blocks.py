@@ -20,7 +20,7 @@ from nmln.files import InputError, InterruptedRunError
 from nmln.kernels.defaults import kernel_named
 from nmln.model import Model
 from nmln.molecules.decoding import Decoder
-from nmln.noise import uniform
+from nmln.noise import check_room, uniform
 from nmln.potentials.base import BasePotential
 from nmln.potentials.total import TotalPotential
 from nmln.sampler import Snapshot, sample, snapshot, start
@@ -130,7 +130,11 @@ def _chains(job: Job) -> _Chains:
 
 
 def check_start(job: Job) -> None:
-    """Refuse conditions that contradict each other, by starting one chain of every level."""
+    """Refuse a block that does not fit into memory, and conditions that contradict each other.
+
+    For these one chain of every level is started.
+    """
+    check_room(job.model.space, job.model.method.chain_levels, job.settings.slice(0)[1])
     potential, kernel, conditions = _chains(job)
     if conditions.formulas:
         rng = Generator().manual_seed(job.settings.stream(0))

@@ -17,6 +17,7 @@ from nmln.workflow.generation_settings import BLOCK
 from nmln.workflow.heads import read_head
 from nmln.workflow.joining import check_part
 from nmln.workflow.working import Part, Place
+from nmln.workflow.world_files import check_kind
 
 THIN = 4  # sweeps from one sample to the next, unless it is said
 
@@ -71,7 +72,15 @@ def sweeps_for(count: int, chains: int, burn_in: int, thin: int) -> int:
 
 def open_run(folder: Path) -> Run:
     """What a user names when asking for samples: the folder of a run."""
-    return Run(folder.name, folder, load(folder), read_head(folder)["kind"])
+    opened = Run(folder.name, folder, load(folder), read_head(folder)["kind"])
+    try:
+        check_kind(opened.kind, opened.model.space)
+    except InputError as error:
+        raise InputError(
+            f"this run is said to be of {opened.kind}, but its model is not: {error.message}",
+            str(folder / "config.json"),
+        ) from None
+    return opened
 
 
 def load(folder: Path) -> Model:
