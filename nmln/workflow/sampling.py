@@ -8,16 +8,16 @@ from typing import Any
 import torch
 
 from nmln import checkpoint
-from nmln.files import InputError, placed, refuse_links
+from nmln.files import InputError, refuse_links
 from nmln.kernels.defaults import kernel_named
 from nmln.model import Model
-from nmln.molecules.decoding import Decoder
 from nmln.workflow import generation, sources
 from nmln.workflow.conditions import Conditions, read_conditions
 from nmln.workflow.generation_settings import BLOCK
 from nmln.workflow.heads import read_head
 from nmln.workflow.joining import check_part
 from nmln.workflow.working import Part, Place
+from nmln.workflow.world_files import check_kind
 
 THIN = 4  # sweeps from one sample to the next, unless it is said
 
@@ -72,7 +72,15 @@ def sweeps_for(count: int, chains: int, burn_in: int, thin: int) -> int:
 
 def open_run(folder: Path) -> Run:
     """What a user names when asking for samples: the folder of a run."""
-    return Run(folder.name, folder, load(folder), read_head(folder)["kind"])
+    opened = Run(folder.name, folder, load(folder), read_head(folder)["kind"])
+    try:
+        check_kind(opened.kind, opened.model.space)
+    except InputError as error:
+        raise InputError(
+            f"this run is said to be of {opened.kind}, but its model is not: {error.message}",
+            str(folder / "config.json"),
+        ) from None
+    return opened
 
 
 def load(folder: Path) -> Model:
@@ -144,9 +152,6 @@ def begin(
             f"scaffolds and rows of all levels are for molecules, but {opened.name} learned from "
             f"{'graphs' if opened.kind == 'graphs' else 'a .db file'}. Leave them out."
         )
-    if opened.kind == "molecules":
-        with placed(str(opened.folder)):
-            Decoder(opened.model.space)  # the head of a received run may name a kind that it is not
     if wish.kernel:
         kernel_named(wish.kernel, opened.model.space)  # a wrong name is told before anything starts
     settings = generation.Settings.of(

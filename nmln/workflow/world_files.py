@@ -12,13 +12,23 @@ from torch import Tensor
 
 from nmln.files import write_lines
 from nmln.formats.graphs import to_networkx
+from nmln.molecules.chemistry import atoms_of
 from nmln.space import Space
 from nmln.workflow.generation_settings import Settings
 from nmln.workflow.rows import reading, unlike
+from nmln.workflow.sources import Kind
 from nmln.worlds import to_text
 
 Drawn = tuple[Path, int]
 """The packed worlds of a block, and the size of the file."""
+
+
+def check_kind(kind: Kind, space: Space) -> None:
+    """Refuse a space whose worlds cannot be written as this kind."""
+    if kind == "molecules":
+        atoms_of(space)
+    elif kind == "graphs":
+        to_networkx(space, torch.zeros(0, space.groups, dtype=space.dtype))
 
 
 def packed(space: Space, worlds: Integer[Tensor, "worlds groups"]) -> bytes:
