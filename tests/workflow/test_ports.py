@@ -72,7 +72,7 @@ def test_a_training_listens_on_loopback_only_and_goes_on_whatever_is_sent(
 
 def test_sampling_listens_nowhere(tmp_path: Path) -> None:
     make_run(tmp_path / "run")
-    options = ("--num-samples", "10000000", "--chains", "20", "--burn-in", "5", "--thin", "1")
+    options = ("--num-samples", "10000000", "--chains", "20", "--block-size", "10")
     arguments = command("sample", "run", *options, "--processes", "2", "--output", "out")
     seen: set[Any] = set()
     with started(tmp_path, arguments) as process:
