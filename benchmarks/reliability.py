@@ -28,10 +28,11 @@ from tests.faults import kills
 from tests.faults.trials import HOWS, VERBS, Trial, disturb, reference
 from tests.warm import Warm, warm
 
-RESULT = RESULTS / "reliability.json"
+RESULT, FUZZING = RESULTS / "reliability.json", RESULTS / "fuzzing.json"
 PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
 IN_TURN = ("run",)  # made of the other commands: each operation fails in one of the ways, in turn
-BEGIN, END = "<!-- figures: written by benchmarks.reliability -->", "<!-- end of figures -->"
+FIGURES = ("<!-- figures: written by benchmarks.reliability -->", "<!-- end of figures -->")
+FUZZED = ("<!-- fuzzing -->", "<!-- end of fuzzing -->")
 
 _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
@@ -171,16 +172,33 @@ def table(content: dict[str, Any]) -> str:
     return "\n".join(rows)
 
 
-def on_page(page: str) -> str:
-    """The table that a page shows."""
-    return page.split(BEGIN)[1].split(END)[0].strip()
+def fuzzing_table(content: dict[str, Any]) -> str:
+    """What `python -m tests.fuzz` found, as a table for the page."""
+    rows = [
+        "| reader | files | read | refused in one line | tracebacks |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    total = _sums(content["readers"].values())
+    for name, one in [*content["readers"].items(), ("all", total)]:
+        counts = (one["files"], one["result"], one["refused"], one["traceback"])
+        rows.append(f"| {name} | {' | '.join(f'{count:,}' for count in counts)} |")
+    return "\n".join(rows)
 
 
-def write_page(content: dict[str, Any]) -> None:
+def on_page(page: str, marks: tuple[str, str] = FIGURES) -> str:
+    """The table that a page shows between two marks."""
+    return page.split(marks[0])[1].split(marks[1])[0].strip()
+
+
+def write_page() -> None:
+    """Put both tables on the page, from the results that are kept."""
     page = PAGE.read_text(encoding="utf-8")
-    before, rest = page.split(BEGIN)
-    text = f"{before}{BEGIN}\n\n{table(content)}\n\n{END}{rest.split(END)[1]}"
-    write_lines(PAGE, text.splitlines())
+    for marks, path, tabled in ((FIGURES, RESULT, table), (FUZZED, FUZZING, fuzzing_table)):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        before, rest = page.split(marks[0])
+        after = rest.split(marks[1])[1]
+        page = f"{before}{marks[0]}\n\n{tabled(content)}\n\n{marks[1]}{after}"
+    write_lines(PAGE, page.rstrip("\n").split("\n"))
 
 
 def main() -> None:
@@ -189,8 +207,12 @@ def main() -> None:
     parser.add_argument(
         "--every", type=int, default=1, help="of the operations, fail each so-manieth"
     )
+    parser.add_argument("--page", action="store_true", help="only write the page anew")
     parser.add_argument("--only", choices=("corpus", "faults", "kills"), help="one part, not kept")
     chosen = parser.parse_args()
+    if chosen.page:
+        write_page()
+        return
     torch.set_num_threads(1)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="nmln-reliability-") as folder:
@@ -216,7 +238,7 @@ def main() -> None:
         **found,
     }
     write_lines(RESULT, [json.dumps(content, indent=2)])
-    write_page(content)
+    write_page()
 
 
 if __name__ == "__main__":

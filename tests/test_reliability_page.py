@@ -2,13 +2,16 @@
 
 import json
 
-from benchmarks.reliability import PAGE, RESULT, on_page, table
+from benchmarks.reliability import FUZZED, FUZZING, PAGE, RESULT, fuzzing_table, on_page, table
 from tests.corpus.runner import read_cases
 
 
 def test_the_page_shows_the_measured_figures() -> None:
     content = json.loads(RESULT.read_text())
     assert on_page(PAGE.read_text()) == table(content)
+    fuzzed = json.loads(FUZZING.read_text())
+    assert on_page(PAGE.read_text(), FUZZED) == fuzzing_table(fuzzed)
+    assert sum(one["traceback"] for one in fuzzed["readers"].values()) == 0
 
 
 def test_the_measured_figures_are_those_promised() -> None:

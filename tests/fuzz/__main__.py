@@ -1,10 +1,11 @@
-"""The long version: `python -m tests.fuzz [--examples N] [--seed N] [--keep FOLDER] [READER ...]`.
+"""The long version: `python -m tests.fuzz`, with flags that `--help` lists and names of readers.
 
 Goes on after a traceback: tells each different one once, keeps the file that caused it, and ends with
-figures.
+figures, which go to `--results` as JSON; docs/reliability.md quotes benchmarks/results/fuzzing.json.
 """
 
 import argparse
+import json
 import shutil
 import sys
 import tempfile
@@ -25,9 +26,10 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, default=Path("fuzz-found"))
+    parser.add_argument("--results", type=Path)
     parser.add_argument("readers", nargs="*")
     given_flags = parser.parse_args()
-    failed = 0
+    failed, figures = 0, {}
     with tempfile.TemporaryDirectory() as room:
         home = Path(room) / "home"
         home.mkdir()
@@ -47,12 +49,20 @@ def main() -> int:
                 given_flags.keep,
             )
             failed += found["traceback"]
+            figures[name] = {
+                "files": found.total(),
+                **{key: found[key] for key in ("result", "refused", "traceback")},
+            }
             sys.stdout.write(
                 f"{name}: {found.total():,} files, {found['result']:,} read, "
                 f"{found['refused']:,} refused, {found['traceback']:,} tracebacks, "
                 f"{time.monotonic() - start:.0f} s\n"
             )
             sys.stdout.flush()
+    if given_flags.results is not None:
+        command = " ".join(["python -m tests.fuzz", *sys.argv[1:]])
+        content = {"command": command, "readers": figures}
+        given_flags.results.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return 1 if failed else 0
 
 
