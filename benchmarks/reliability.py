@@ -207,7 +207,7 @@ def main() -> None:
     parser.add_argument(
         "--every", type=int, default=1, help="of the operations, fail each so-manieth"
     )
-    parser.add_argument("--page", action="store_true", help="only write the page anew")
+    parser.add_argument("--page", action="store_true", help="only write the page")
     parser.add_argument("--only", choices=("corpus", "faults", "kills"), help="one part, not kept")
     chosen = parser.parse_args()
     if chosen.page:

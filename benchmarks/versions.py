@@ -54,8 +54,8 @@ def main() -> None:
     before = parser.parse_args().before.resolve()
     ratios, facts = [], {}
     for what, measure in (
-        ("steps of training a minute", steps_per_minute),
-        ("samples a second", samples_per_second),
+        ("training steps per minute", steps_per_minute),
+        ("samples per second", samples_per_second),
     ):
         for processes in (1, 2):
             # In turns: what else the machine does slows both.

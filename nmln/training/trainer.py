@@ -260,7 +260,7 @@ class Trainer:
         }
 
     def restore(self, tree: dict[str, Any]) -> None:
-        """Go on from a tree; a run that was dealt into other blocks is dealt out anew."""
+        """Continue from a tree; a run that was dealt into other blocks is dealt out again."""
         refuse_complex(tree["potential"])
         self.step_number, self.slowed = tree["step"], tree["slowed"]
         self.pace = tree["pace"].clone()

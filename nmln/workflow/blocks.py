@@ -93,7 +93,7 @@ class Job:
         return self.folders[number]
 
     def lock(self, number: int) -> Path:
-        """Of a block, for whoever draws it."""
+        """The lock of a block, held by the process that draws it."""
         return self.block(number) / LOCK
 
     def data(self, number: int) -> Path:

@@ -182,7 +182,7 @@ def work(
     tick: Callable[[], None] | None = None,
     save_every: float = SAVE_EVERY,
 ) -> None:
-    """Bring blocks (all, unless some are named) to their end, or until somebody asks to stop."""
+    """Bring blocks (all, unless some are named) to their end, or until a signal asks to stop."""
     chosen = job.blocks if blocks is None else blocks
     alone = len(chosen) == len(job.blocks)
     if job.joins:

@@ -195,7 +195,7 @@ def _train(
     interrupted: Callable[[], bool],
     save_every: float,
 ) -> None:
-    """Train to the end, or until somebody asks to stop."""
+    """Train to the end, or until a signal asks to stop."""
     saved = time.monotonic()
     for told in training.steps():
         if told is not None:

@@ -142,7 +142,7 @@ def resume(
 
 
 def run(job: Job, watcher: Watcher | None = None) -> Model:
-    """Train to the end, or until somebody asks to stop; what was reached is kept either way."""
+    """Train to the end, or until a signal asks to stop; what was reached is kept either way."""
     if not job.trainer.ranks.first:
         return _run(job, Silent())
     with locked(job.folder):

@@ -1,7 +1,7 @@
 """Count what a process does to the files of a folder, and fail or end at one of these operations.
 
 Counted are opening for writing, writing, truncating, fsync, renaming, removing and making folders. Those
-that Python reports to audit hooks are caught there, whoever calls them; writes are caught in the file
+that Python reports to audit hooks are caught there, from any caller; writes are caught in the file
 objects that `open` gives out, half of the bytes having gone through when one fails; a file that
 safetensors writes by itself counts as one write. Installed in a forked process, for all of its life.
 """
