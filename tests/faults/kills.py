@@ -84,7 +84,7 @@ def kill(one: Plan, number: int, call: Warm, shelf: Shelf, folder: Path) -> Tria
     trial.wrong += [f"{done.left_behind} processes left behind"] if done.left_behind else []
     continue_to_the_end(trial, one.expected, call, here, options)
     after = contents(here)
-    written = {f"{verb.root}/{name}" for name in one.expected.names}
+    written = {f"{verb.root}/{name}" for name in one.expected.names - one.expected.untouched}
     own = sorted(before.keys() - written)
     trial.lost += [name for name in own if after.get(name) != before[name]]
     shutil.rmtree(folder)

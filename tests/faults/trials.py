@@ -91,6 +91,7 @@ class Reference:
     names: set[str]
     stable: dict[str, str]
     seconds: float  # that it takes
+    untouched: set[str]  # files that were there before and that it does not change
 
 
 @dataclass
@@ -149,11 +150,12 @@ def reference(verb: Verb, call: Warm, shelf: Shelf, folder: Path, cores: int = 1
     """Run a command undisturbed, twice, in folders of their own."""
     left: list[dict[str, str]] = []
     operations: list[str] = []
-    seconds = 0.0
+    seconds, given = 0.0, {}
     for name in ("first", "second"):
         here = folder / name / "here"
         here.mkdir(parents=True)
         shelf.take(verb.prepared, here)
+        given = files_in(here / verb.root) if (here / verb.root).exists() else {}
         count = folder / name / "count"
         fault = Fault(str(here / verb.root), count=str(count))
         done = call(*verb.command, folder=here, seconds=SECONDS, fault=fault, cores=cores)
@@ -163,10 +165,14 @@ def reference(verb: Verb, call: Warm, shelf: Shelf, folder: Path, cores: int = 1
         left.append(files_in(here / verb.root))
     first, second = left
     assert first.keys() == second.keys()
-    stable = {name: text for name, text in first.items() if second[name] == text}
+    # What the command found and left as it was is compared with itself: other shelves hold other paths.
+    untouched = {name for name, text in given.items() if second.get(name) == text}
+    stable = {
+        name: text for name, text in first.items() if second[name] == text and name not in untouched
+    }
     for pattern in verb.results:
         assert any(Path(name).match(pattern) for name in stable), (pattern, sorted(first), stable)
-    return Reference(verb, operations, set(first), stable, seconds)
+    return Reference(verb, operations, set(first), stable, seconds, untouched)
 
 
 def disturb(
@@ -190,7 +196,7 @@ def disturb(
     after = contents(here)
     own = {name for name in before if not name.startswith(f"{verb.root}/") and name != verb.root}
     # What the command started from must be as it was, also in the folder that it writes into.
-    written = {f"{verb.root}/{name}" for name in expected.names}
+    written = {f"{verb.root}/{name}" for name in expected.names - expected.untouched}
     kept = {name for name in before if name not in written}
     trial.lost += [name for name in sorted(own | kept) if after.get(name) != before[name]]
     shutil.rmtree(folder)
