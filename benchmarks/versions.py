@@ -15,9 +15,9 @@ from statistics import median
 from benchmarks.ratios import Ratio, report
 
 HERE = Path(__file__).parents[1]
-STEPS, SKIPPED = 90, 20
-SAMPLES = 20_000
-ROUNDS = 3
+STEPS, SKIPPED = 60, 15
+SAMPLES = 10_000
+ROUNDS = 2
 
 
 def run(version: Path, folder: Path, *words: str) -> None:
