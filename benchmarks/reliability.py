@@ -38,16 +38,26 @@ _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
 
 
+class CommonShelf(Shelf):
+    """Prepared files that several workers take from: what is made names its data by one path."""
+
+    def __init__(self, call: Warm, folder: Path) -> None:
+        super().__init__(call, folder)
+        self.lock = threading.RLock()
+
+    def take(self, name: str, into: Path) -> None:
+        with self.lock:
+            super().take(name, into)
+
+
 class Workers:
-    """A warm process on each core, each with prepared files of its own."""
+    """A warm process on each core, and one that prepares files for all."""
 
     def __init__(self, count: int, folder: Path) -> None:
         self.folder, self.stack, self.count = folder, ExitStack(), count
-        self.free: list[tuple[Warm, Shelf]] = []
+        self.shelf = CommonShelf(self.stack.enter_context(warm()), folder / "shelf")
+        self.free = [self.stack.enter_context(warm()) for _ in range(count)]
         self.lock, self.number = threading.Lock(), 0
-        for worker in range(count):
-            call = self.stack.enter_context(warm())
-            self.free.append((call, Shelf(call, folder / f"shelf-{worker}")))
 
     def all(
         self, work: Callable[[_Item, Warm, Shelf, Path], _Found], items: Iterable[_Item]
@@ -56,14 +66,14 @@ class Workers:
 
         def one(item: _Item) -> _Found:
             with self.lock:
-                call, shelf = self.free.pop()
+                call = self.free.pop()
                 self.number += 1
                 place = self.folder / f"{self.number:05d}"
             try:
-                return work(item, call, shelf, place)
+                return work(item, call, self.shelf, place)
             finally:
                 with self.lock:
-                    self.free.append((call, shelf))
+                    self.free.append(call)
 
         with ThreadPoolExecutor(self.count) as pool:
             return list(pool.map(one, items))

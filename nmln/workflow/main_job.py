@@ -24,7 +24,7 @@ from nmln.workflow.generation_settings import BLOCK
 from nmln.workflow.heads import check_new, moved, read_head, read_source, record_data
 from nmln.workflow.main_report import Outcome, read_summary
 from nmln.workflow.sampling import Run, Wish
-from nmln.workflow.working import Place, only_sampler, tidy
+from nmln.workflow.working import SETTINGS, SUMMARY, Place, only_sampler, tidy
 
 MINUTES = 7.0
 """Of training, where nobody says how many."""
@@ -234,7 +234,9 @@ def trained(folder: Path) -> bool:
 
 
 def sampled(folder: Path) -> bool:
-    return (folder / "samples" / generation.SUMMARY).exists()
+    """Whether all samples are in place, and nothing of their making is left to be finished."""
+    place = Place("molecules", folder / "samples")
+    return (place.home / SUMMARY).exists() and not (place.work / SETTINGS).exists()
 
 
 def train_arguments(folder: Path, settings: Settings, processes: int) -> list[str]:
