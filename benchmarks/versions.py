@@ -16,7 +16,7 @@ from benchmarks.ratios import Ratio, report
 
 HERE = Path(__file__).parents[1]
 STEPS, SKIPPED = 60, 15
-SAMPLES = 10_000
+SAMPLES, BURN_IN = 2_000, 100
 ROUNDS = 2
 
 
@@ -43,7 +43,8 @@ def steps_per_minute(version: Path, processes: int) -> float:
 def samples_per_second(version: Path, processes: int) -> float:
     """As sampling.json tells it, burn-in included."""
     with tempfile.TemporaryDirectory() as name:
-        words = ["--num-samples", str(SAMPLES), "--processes", str(processes), "--output", "out"]
+        words = ["--num-samples", str(SAMPLES), "--burn-in", str(BURN_IN), "--output", "out"]
+        words += ["--processes", str(processes)]
         run(version, Path(name), "sample", "--pretrained", "pubchem-10", *words)
         return json.loads((Path(name) / "out" / "sampling.json").read_text())["samples_per_second"]
 
@@ -62,6 +63,7 @@ def main() -> None:
             turns = [(measure(before, processes), measure(HERE, processes)) for _ in range(ROUNDS)]
             name = f"{what}, {processes} process{'es' if processes > 1 else ''}"
             facts[name] = turns
+            print(name, turns, flush=True)
             value = median(now / then for then, now in turns)
             ratios.append(Ratio(f"{name}: now / before", value, 0.95, at_most=False))
     commit = subprocess.run(
