@@ -1,8 +1,8 @@
 """Commands with every setting given, and what they leave behind in a form that can be compared.
 
 `python -m tests.golden.scenario FOLDER` runs them in a new folder; `--accept` replaces the expected
-results by those of this version. A commit that does so names the reason in CHANGELOG.md. The folder `kept`
-is a run of version 0.1.0.dev1 with the settings of `mine.toml` that was ended after three steps.
+results by those of this version. A commit that does so names the reason in CHANGELOG.md. The folder
+`kept` is a run of version 0.1.0.dev1 with the settings of `mine.toml` that was ended after three steps.
 """
 
 import argparse
@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 EXPECTED = HERE / "expected"
 
-# Sums are rounded in another order by every generation of processors. These settings, which must be there
-# when a process starts, make all of them compute like the oldest.
+# Every generation of processors rounds sums in another order. These settings, which must be there when a
+# process starts, make all of them compute like the oldest.
 PORTABLE = {
     "ATEN_CPU_CAPABILITY": "default",
     "MKL_CBWR": "COMPATIBLE",

@@ -1,4 +1,4 @@
-"""Names that scripts and configurations of users contain; `python -m tests.golden.surface` records them."""
+"""Names that users rely on; `python -m tests.golden.surface` records those of today."""
 
 import json
 from dataclasses import fields
