@@ -14,7 +14,7 @@ from torch import Generator
 
 from benchmarks.ratios import Ratio, report
 from nmln.model import Model
-from nmln.workflow.generation_settings import BLOCK
+from nmln.runs.specification import BLOCK
 
 CHAINS = 100
 SIZES = (100, 50, 25, 10)

@@ -18,7 +18,9 @@ from nmln import checkpoint
 from nmln.config import DataConfig
 from nmln.files import InputError
 from nmln.molecules.decoding import Decoder
-from nmln.workflow import generation, rows, sampling, sources
+from nmln.runs import data as sources
+from nmln.runs import sample as sampling
+from nmln.runs import sample_rows, stream
 
 MANY, BOUND = 2_000_000, 2.0  # samples, and GiB that they may take
 REMEMBERED = 100_000  # worlds that the decoder of a process keeps at most
@@ -69,7 +71,7 @@ def command(
                 started.wait()
     if started.returncode:
         raise InputError(f"nmln sample failed: {told.read_text(errors='replace').strip()[-500:]}")
-    return peak, checkpoint.read_json(output / generation.SUMMARY)
+    return peak, checkpoint.read_json(output / stream.SUMMARY)
 
 
 def growth(data: DataConfig) -> tuple[float, float]:
@@ -84,8 +86,8 @@ def growth(data: DataConfig) -> tuple[float, float]:
         decoder.decode(part)
     remembered = (resident() - before) / (len(decoder) - seen)
     with tempfile.TemporaryDirectory() as room:
-        path, tally = Path(room) / "rows.csv.gz", rows.Tally([0])
-        with rows.Rows(path) as table:
+        path, tally = Path(room) / "sample_rows.csv.gz", sample_rows.Tally([0])
+        with sample_rows.Rows(path) as table:
             for start in range(0, COUNTED, 1000):
                 table.add(
                     f"{row},0,valid,{source.names[row % len(source.names)]}{row}"  # all different
@@ -94,7 +96,7 @@ def growth(data: DataConfig) -> tuple[float, float]:
             table.end_member()
         before = max(resident(), high_water(os.getpid()))
         tally.add(path)
-        rows.write_counts(Path(room) / "counts.csv", tally.most_frequent(0))
+        sample_rows.write_counts(Path(room) / "counts.csv", tally.most_frequent(0))
         counted = (high_water(os.getpid()) - before) / COUNTED
     return remembered, counted
 

@@ -36,7 +36,9 @@ from nmln.files import InputError, write_lines
 from nmln.model import Model
 from nmln.molecules.chemistry import Molecule, parse_all
 from nmln.pretrained import folder_of
-from nmln.workflow import generation, rows, sampling, sources
+from nmln.runs import data as sources
+from nmln.runs import sample as sampling
+from nmln.runs import sample_rows, stream
 
 CHAINS = 100
 
@@ -153,14 +155,14 @@ def generate(
         elif sweeps > burn_in and (sweeps - burn_in) % every == 0:
             strings.write(min(BATCH, count - strings.tally.attempts))
 
-    generation.work(job, tick=tick)
+    stream.work(job, tick=tick)
     ours = Stopwatch(
         time.process_time() - after_burn_in[0] - strings.watch.cpu,
         time.perf_counter() - after_burn_in[1] - strings.watch.wall,
     )
     if left := count - strings.tally.attempts:
         strings.write(left)
-    summary = generation.finish(job).summary
+    summary = stream.finish(job).summary
     counting = count_again(job, folder)
     target = summary["levels"][-1]
     return Generated(
@@ -172,13 +174,13 @@ def generate(
     )
 
 
-def count_again(job: generation.Job, folder: Path) -> Stopwatch:
+def count_again(job: stream.Job, folder: Path) -> Stopwatch:
     """The time of what follows the last sample: rows joined and counted, counts written."""
-    watch, tally = Stopwatch(), rows.Tally(job.levels)
+    watch, tally = Stopwatch(), sample_rows.Tally(job.levels)
     with watch.running():
-        rows.join_rows(folder / "joined.csv.gz", [job.folder / generation.SAMPLES])
+        sample_rows.join_rows(folder / "joined.csv.gz", [job.folder / stream.SAMPLES])
         tally.add(folder / "joined.csv.gz")
-        rows.write_counts(folder / "counts.csv", tally.most_frequent(job.levels[-1]))
+        sample_rows.write_counts(folder / "counts.csv", tally.most_frequent(job.levels[-1]))
     return watch
 
 

@@ -25,9 +25,10 @@ from torch import Generator
 from nmln.config import Config, configure, override
 from nmln.files import plain, write_lines
 from nmln.model import Model
+from nmln.runs import data as sources
+from nmln.runs import likelihood
+from nmln.runs.data import Source
 from nmln.training import DivergenceError, Metrics, Return, Trainer, train
-from nmln.workflow import likelihood, sources
-from nmln.workflow.sources import Source
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "quality.json"
 SHARES = (0.60, 0.85, 0.95)

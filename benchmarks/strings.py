@@ -34,7 +34,7 @@ from nmln.config import configure
 from nmln.evaluation import MARKS, Evaluation, evaluate
 from nmln.files import InputError, plain, write_atomically, write_lines
 from nmln.molecules.sample_files import read_samples
-from nmln.workflow import sources
+from nmln.runs import data as sources
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "strings.json"
 SAMPLES = "samples.csv.gz"

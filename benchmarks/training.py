@@ -12,9 +12,10 @@ import torch
 from benchmarks.ratios import Ratio, report, resident
 from nmln.config import configure
 from nmln.model import Model
+from nmln.runs import data as sources
+from nmln.runs import train as training
 from nmln.training import Trainer
 from nmln.training import trainer as module
-from nmln.workflow import sources, training
 
 STEPS = 30
 GRADIENTS = {"kernel": "gradients", "moves": 10, "sweeps": 1}

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import nmln
-from nmln.workflow import evaluation, generation, reporting
+from nmln.runs import evaluate as evaluation
+from nmln.runs import pages, stream
 
 AT = (100, 300, 1000, 3000, 10000)
 
 
 def results(folder: Path) -> dict[str, Any]:
-    told = reporting.read_run(folder)
+    told = pages.read_run(folder)
     samples = folder / "samples"
-    summary = json.loads((samples / generation.SUMMARY).read_text())
+    summary = json.loads((samples / stream.SUMMARY).read_text())
     found = evaluation.run(
         [samples], folder / "evaluation", folder=folder, level="all", with_fcd=False
     )

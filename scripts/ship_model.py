@@ -21,7 +21,7 @@ from typing import Any
 from nmln import pretrained
 from nmln.config import configure
 from nmln.files import write_lines
-from nmln.workflow.likelihood import by_log_z
+from nmln.runs.likelihood import by_log_z
 
 ROOT = Path(__file__).parent.parent
 MARKS = ("100", "300", "1000", "3000", "10000")

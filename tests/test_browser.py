@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from nmln.report.page import Html, Section, write_page
-from nmln.workflow import main_job
+from nmln.runs import pipeline
 from tests.browser import Browser, find, running
-from tests.workflow.main_jobs import small, write_molecules
+from tests.runs.main_jobs import small, write_molecules
 
 PROGRAM = find()
 pytestmark = pytest.mark.skipif(
@@ -28,7 +28,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a small job whose data have a name that would do harm."""
     folder = tmp_path_factory.mktemp("job")
-    return main_job.run(folder / "out", small(write_molecules(folder))).report
+    return pipeline.run(folder / "out", small(write_molecules(folder))).report
 
 
 def test_the_report_opens_without_errors_and_asks_for_nothing(

@@ -30,8 +30,8 @@ def test_version_and_help_answer() -> None:
 def test_commands_have_the_defaults_of_what_they_call() -> None:
     from nmln.cli.likelihood import likelihood
     from nmln.cli.sample import sample
-    from nmln.workflow import likelihood as measuring
-    from nmln.workflow.sampling import Wish
+    from nmln.runs import likelihood as measuring
+    from nmln.runs.sample import Wish
 
     asked = signature(likelihood).parameters
     done = signature(measuring.run).parameters

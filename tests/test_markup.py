@@ -8,7 +8,7 @@ import pytest
 from nmln.cli import main
 from nmln.cli.common import bar, progress
 from nmln.cli.data import _bar
-from tests.workflow.runs import write_config, write_worlds
+from tests.runs.runs import write_config, write_worlds
 
 NAME = "a[/b] :smile: [red"
 

@@ -15,7 +15,7 @@ from benchmarks.molecules import Generated, Rate, Strings, side_by_side
 from benchmarks.string_models import Writer
 from nmln.molecules.chemistry import Molecule, encode_all, parse_all, space_for
 from nmln.molecules.decoding import Decoder
-from nmln.workflow import generation
+from nmln.runs import stream
 
 
 class Fixed(Writer):
@@ -63,7 +63,7 @@ def test_nothing_is_divided_by_the_molecules_of_a_model_without_any() -> None:
 
 
 def test_the_extrapolation_knows_how_many_worlds_are_remembered() -> None:
-    assert generation.REMEMBERED == REMEMBERED
+    assert stream.REMEMBERED == REMEMBERED
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs the /proc of Linux")

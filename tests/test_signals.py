@@ -17,12 +17,12 @@ from nmln.kernels.repair import repair
 from nmln.language import Language, predicate
 from nmln.potentials.base import BasePotential
 from nmln.potentials.formula import constraint
+from nmln.runs import train as training
+from nmln.runs.train import Job, Silent
 from nmln.signals import STOPPING, give_way, handling, interruption
 from nmln.space import Space
 from nmln.training import Metrics
-from nmln.workflow import training
-from nmln.workflow.training import Job, Silent
-from tests.workflow.runs import settings, write_worlds
+from tests.runs.runs import settings, write_worlds
 
 
 @pytest.fixture(autouse=True)

@@ -32,11 +32,11 @@ from nmln.potentials.fragment import FragmentPotential
 from nmln.potentials.function import OneHotPotential
 from nmln.potentials.independent import IndependentPotential
 from nmln.potentials.tempered import Temperatures
+from nmln.runs.likelihood import estimate_log_z
 from nmln.space import Space
 from nmln.training.sizes import check_model, check_training, fewest_parameters
 from nmln.training.trainer import Trainer
 from nmln.training.weights import Recipe, learn_weights
-from nmln.workflow.likelihood import estimate_log_z
 from tests.knowledge.families import write_family
 
 LANGUAGE = Language(predicate("p", "n"), predicate("q", "n", "n"))

@@ -35,7 +35,7 @@ def combine(
     evaluated and measured like a run, and costs as much time as all of them together.
     """
     one_thread()
-    from nmln.workflow.combining import combine as work
+    from nmln.runs.combine import combine as work
 
     with progress("fitting", fit) as tick:
         model = work(runs, output, fit, lambda _: tick(), pieces=pieces, data=data)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nmln.molecules.downloads import Fetched, Selected
     from nmln.molecules.smiles_files import Watch
     from nmln.molecules.tally import Dropped
-    from nmln.workflow import Outcome
+    from nmln.runs import Outcome
 
 data = typer.Typer(help="Look at data files, and fetch public sets.", no_args_is_help=True)
 
@@ -51,7 +51,7 @@ def info(
     from rich.markup import escape
     from rich.table import Table
 
-    from nmln import workflow
+    from nmln import runs
     from nmln.molecules.datasets import is_source
 
     if not paths:
@@ -59,7 +59,7 @@ def info(
     one_thread()
     if any(map(is_source, paths)):
         return _show_molecules(paths)
-    found = workflow.inspect(paths)
+    found = runs.inspect(paths)
     space, worlds = found.space, len(found.worlds)
     table = Table("predicate", "groups")
     table.add_column("true atoms" + (" (least to most)" if worlds > 1 else ""), justify="right")
@@ -255,10 +255,10 @@ def corrupt(
     Corrupts it at every level of a ladder, and compares what happened with the exact expectation. Writes
     levels.csv, summary.json and corrupted.db.
     """
-    from nmln import workflow
+    from nmln import runs
 
     one_thread()
-    _show_outcome(workflow.corrupt_builtin(output, _parse_rates(rates), copies, seed))
+    _show_outcome(runs.corrupt_builtin(output, _parse_rates(rates), copies, seed))
 
 
 def _parse_rates(text: str) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from nmln.evaluation import Share
     from nmln.molecules.metrics import Measured
-    from nmln.workflow.evaluation import Evaluated, Outcome
+    from nmln.runs.evaluate import Evaluated, Outcome
 
 
 _LAST = 10**12  # rank that is told: there are no more attempts to evaluate
@@ -68,7 +68,7 @@ def evaluate(
     marks, chosen = _marks(at), _level(level)
     if run is None and train is None and test is None and (samples[0] / "config.json").exists():
         run = samples[0]
-    from nmln.workflow import evaluation
+    from nmln.runs import evaluate as evaluation
 
     with spinner() as say:
         outcome = evaluation.run(
@@ -249,7 +249,7 @@ def _nats(numbers: "dict[str, Any] | None") -> str:
         return told
     from rich.markup import escape
 
-    from nmln.workflow.likelihood import by_log_z
+    from nmln.runs.likelihood import by_log_z
 
     least, most = by_log_z(numbers or {}, "test_molecules")
     return escape(f"{told} [{least:.2f}, {most:.2f}]")

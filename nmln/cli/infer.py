@@ -12,7 +12,7 @@ from nmln.files import InputError
 
 if TYPE_CHECKING:
     from nmln.inference import Answers, Best, LogProbabilities, Plan
-    from nmln.workflow.inference import Posed
+    from nmln.runs.infer import Posed
 
 _SHOWN = 40  # answers printed; files have all
 
@@ -78,7 +78,7 @@ def infer(
     """
     one_thread()
     from nmln.inference import Plan
-    from nmln.workflow import inference
+    from nmln.runs import infer as inference
 
     if not (query.strip() or most_probable or likelihood is not None):
         raise InputError(
@@ -116,7 +116,7 @@ def _answers(
 ) -> None:
     from torch import Generator
 
-    from nmln.workflow import inference
+    from nmln.runs import infer as inference
 
     with bar("answering") as tell:
         answers = posed.conditional.marginals(
@@ -141,7 +141,7 @@ def _tell(answers: "Answers") -> None:
 def _world(posed: "Posed", exact: bool | None, seed: int, output: Path | None) -> None:
     from torch import Generator
 
-    from nmln.workflow import inference
+    from nmln.runs import infer as inference
     from nmln.worlds import to_text
 
     with bar("searching") as tell:
@@ -164,7 +164,7 @@ def _likelihood(
     from torch import Generator
 
     from nmln.formats.db import read_db
-    from nmln.workflow import inference
+    from nmln.runs import infer as inference
 
     _, worlds = read_db(path, posed.space.language, posed.space.domain)
     with bar("annealing") as tell:

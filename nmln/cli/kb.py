@@ -13,7 +13,7 @@ from nmln.files import InputError, InterruptedRunError
 if TYPE_CHECKING:
     from nmln.knowledge.ranking import Ranking
     from nmln.knowledge.training import Progress
-    from nmln.workflow.knowledge import Job
+    from nmln.runs.knowledge import Job
 
 kb = typer.Typer(
     help="Complete knowledge bases of triples: train, rank, list missing facts.",
@@ -89,7 +89,7 @@ def train(
     model/, history.csv and training.json.
     """
     one_thread()
-    from nmln.workflow import knowledge
+    from nmln.runs import knowledge
 
     parts = {"width": width, "hidden": hidden, "embedding": embedding, "rank": rank, "paths": paths}
     wishes: dict[str, Any] = {
@@ -119,7 +119,7 @@ def train(
 
 
 def _train(job: "Job", checkpoint_seconds: float) -> None:
-    from nmln.workflow import knowledge
+    from nmln.runs import knowledge
 
     typer.echo(job.description)
     for note in job.base.notes:
@@ -197,7 +197,7 @@ def rank(
     mean of their places. Writes ranking.json and ranks.csv.
     """
     one_thread()
-    from nmln.workflow import knowledge
+    from nmln.runs import knowledge
 
     trained = knowledge.load(run)
     typer.echo(trained.base.sizes)
@@ -258,7 +258,7 @@ def complete(
     from rich.table import Table
 
     from nmln.knowledge.completion import batches
-    from nmln.workflow import knowledge
+    from nmln.runs import knowledge
 
     trained = knowledge.load(run)
     path = output or run / "missing.csv"

@@ -8,7 +8,7 @@ import typer
 from nmln.cli.common import Data, Seed, bar, one_thread, warn
 
 if TYPE_CHECKING:
-    from nmln.workflow.likelihood import Mean
+    from nmln.runs.likelihood import Mean
 
 
 def likelihood(
@@ -28,7 +28,7 @@ def likelihood(
     more steps and sweeps. Writes likelihood.json.
     """
     one_thread()
-    from nmln.workflow import likelihood as job
+    from nmln.runs import likelihood as job
 
     with bar("annealing") as tell:
         found = job.run(

@@ -17,11 +17,11 @@ def report(
     training.svg and training.csv, all in its folder.
     """
     one_thread()
-    from nmln.workflow import main_job
-    from nmln.workflow.reporting import write_report
+    from nmln.runs import pipeline
+    from nmln.runs.pages import write_report
 
-    if main_job.read_settings(run) is not None and main_job.sampled(run):
-        outcome = main_job.conclude(run)  # its page has more to show than the training
+    if pipeline.read_settings(run) is not None and pipeline.sampled(run):
+        outcome = pipeline.conclude(run)  # its page has more to show than the training
         typer.echo("Written: " + ", ".join(map(str, outcome.written)))
         return
 

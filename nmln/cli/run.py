@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from nmln.molecules.levels import Estimate
-    from nmln.workflow.main_job import Outcome, Settings
+    from nmln.runs.pipeline import Outcome, Settings
 
 _STAGES = 4
 
@@ -65,10 +65,10 @@ def run(
     kept apart, and writes report.html. Stopped at any time, the same command goes on where it stopped.
     """
     one_thread()
-    from nmln.workflow import main_job
+    from nmln.runs import pipeline
 
     began = time.monotonic()
-    settings = main_job.Settings(
+    settings = pipeline.Settings(
         data, size, minutes, num_samples, seed, settings_in(change or []), chains, burn_in
     )
     folder = output or Path("runs") / _name(data, size)
@@ -81,7 +81,7 @@ def run(
         _generate(folder, settings, count)
         _stage(4, "Evaluating every level and writing the report: about a minute.")
         with spinner() as say:
-            outcome = main_job.conclude(folder, say)
+            outcome = pipeline.conclude(folder, say)
     _show(outcome, time.monotonic() - began)
 
 
@@ -117,19 +117,19 @@ def _kept(command: str) -> Iterator[None]:
 
 def _prepare(folder: Path, settings: "Settings", held: ExitStack) -> "Settings":
     """Read the data, unless that was done before, and begin the job; `held` keeps others out."""
-    from nmln.workflow import main_job
+    from nmln.runs import pipeline
 
-    main_job.check_kind(settings.data)
+    pipeline.check_kind(settings.data)
     settings.config()  # refuses before anything is read
     if (folder / "config.json").exists():
-        held.enter_context(main_job.alone(folder))
-        settings = main_job.begin(folder, settings)
+        held.enter_context(pipeline.alone(folder))
+        settings = pipeline.begin(folder, settings)
         _stage(1, f"{settings.data} was read before: going on in {folder}")
         return settings
     _stage(1, f"Reading {settings.data}: some thousand molecules a second.")
-    source = main_job.load(settings)
-    held.enter_context(main_job.alone(folder))
-    settings = main_job.begin(folder, settings)
+    source = pipeline.load(settings)
+    held.enter_context(pipeline.alone(folder))
+    settings = pipeline.begin(folder, settings)
     typer.echo(
         f"      {len(source.names):,} molecules: {len(source.train):,} to learn from, "
         f"{len(source.test):,} kept apart. All results go to {folder}",
@@ -143,9 +143,9 @@ def _prepare(folder: Path, settings: "Settings", held: ExitStack) -> "Settings":
 
 def _train(folder: Path, settings: "Settings", count: int) -> None:
     from nmln.cli import app
-    from nmln.workflow import main_job
+    from nmln.runs import pipeline
 
-    if main_job.trained(folder):
+    if pipeline.trained(folder):
         _stage(2, "Training was finished before.")
         return
     begun = (folder / "config.json").exists()
@@ -156,7 +156,7 @@ def _train(folder: Path, settings: "Settings", count: int) -> None:
         f"{'Going on with the training' if begun else 'Training'}{time_told}, in {count} "
         f"process{'es' if count > 1 else ''}.",
     )
-    words = main_job.train_arguments(folder, settings, count)
+    words = pipeline.train_arguments(folder, settings, count)
     if count > 1:
         start_processes(count, folder, words)
     else:
@@ -165,25 +165,26 @@ def _train(folder: Path, settings: "Settings", count: int) -> None:
 
 def _generate(folder: Path, settings: "Settings", count: int) -> None:
     from nmln.cli.sample import work_in_processes
-    from nmln.workflow import generation, main_job, sampling
+    from nmln.runs import pipeline, stream
+    from nmln.runs import sample as sampling
 
-    if main_job.sampled(folder):
+    if pipeline.sampled(folder):
         _stage(3, "Generating was finished before.")
         return
     opened = sampling.open_run(folder)
-    settings = main_job.settle(folder, opened, settings, count)
+    settings = pipeline.settle(folder, opened, settings, count)
     command = shlex.join(["nmln", *sys.argv[1:]])
-    with generation.only_sampler(sampling.place_of(opened)):
-        job = main_job.sample_job(folder, opened, settings, command)
+    with stream.only_sampler(sampling.place_of(opened)):
+        job = pipeline.sample_job(folder, opened, settings, command)
         count = min(count, len(job.blocks))
-        seconds = job.left * main_job.seconds_a_sweep(opened, settings, count)
+        seconds = job.left * pipeline.seconds_a_sweep(opened, settings, count)
         _stage(
             3,
             f"Generating {settings.samples:,} molecules at each of {len(job.levels)} levels: about "
             f"{seconds // 60:.0f}:{seconds % 60:02.0f} minutes.",
         )
-        work_in_processes(job, count, command, main_job.sample_arguments(folder))
-        generation.finish(job, count)
+        work_in_processes(job, count, command, pipeline.sample_arguments(folder))
+        stream.finish(job, count)
 
 
 def _show(outcome: "Outcome", seconds: float) -> None:

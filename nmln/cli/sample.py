@@ -14,9 +14,9 @@ from nmln.cli.processes import alone, cores, start_processes, stoppable
 from nmln.files import InputError
 
 if TYPE_CHECKING:
-    from nmln.workflow.generation import Generated, Job
-    from nmln.workflow.sampling import Run, Wish
-    from nmln.workflow.working import Part
+    from nmln.runs.sample import Run, Wish
+    from nmln.runs.stream import Generated, Job
+    from nmln.runs.workspace import Part
 
 
 def sample(
@@ -91,8 +91,8 @@ def sample(
     on the number of processes, nor on whether it is drawn in parts.
     """
     one_thread()
-    from nmln.workflow import sampling
-    from nmln.workflow.joining import read_part
+    from nmln.runs import sample as sampling
+    from nmln.runs.parts import read_part
 
     opened = sampling.open_run(_folder(run, pretrained))
     wish = sampling.Wish(
@@ -141,17 +141,18 @@ def _draw(
     overwrite: bool,
 ) -> None:
     """Sample as is wished, or go on with what was begun; in this process or several."""
-    from nmln.workflow import generation, sampling
+    from nmln.runs import sample as sampling
+    from nmln.runs import stream
 
     place, again = sampling.place_of(opened, output, part), _again(opened, output, part)
     if not alone():  # one of several, started below
-        job = generation.attend(place, opened.model)
+        job = stream.attend(place, opened.model)
         rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         _work(job, list(job.blocks[rank::count]), shown=rank == 0)
         return
-    with generation.only_sampler(place):
+    with stream.only_sampler(place):
         if wish is None:
-            job = generation.resume(place, opened.model)
+            job = stream.resume(place, opened.model)
         else:
             about = {"command": _command(), "resume": again}
             job = sampling.begin(opened, wish, output, part=part, overwrite=overwrite, about=about)
@@ -162,7 +163,7 @@ def _draw(
         with stoppable(again):
             work_in_processes(job, count, again)
             if part is None:
-                _tell_found(generation.finish(job, count))
+                _tell_found(stream.finish(job, count))
                 return
     typer.echo(
         f"part {part.number} of {part.total} is done: {len(job.blocks)} of {job.settings.parts} blocks, "
@@ -182,14 +183,16 @@ def work_in_processes(
 
 
 def _join(opened: "Run", output: Path | None, folders: list[Path], overwrite: bool) -> None:
-    from nmln.workflow import generation, joining, sampling
+    from nmln.runs import parts as joining
+    from nmln.runs import sample as sampling
+    from nmln.runs import stream
 
     again = _joining(opened, output, folders)
     place = sampling.place_of(opened, output)
-    with stoppable(again), generation.only_sampler(place):
+    with stoppable(again), stream.only_sampler(place):
         about = {"command": _command(), "resume": again}
         job = joining.join(place, opened.model, folders, about, overwrite=overwrite)
-        found = generation.finish(job, len({folder.parent for folder in job.folders}))
+        found = stream.finish(job, len({folder.parent for folder in job.folders}))
     _tell_found(found)
 
 
@@ -213,14 +216,14 @@ def _joining(opened: "Run", output: Path | None, folders: Sequence[Path] = ()) -
 
 
 def _work(job: "Job", blocks: list[int], shown: bool) -> None:
-    from nmln.workflow import generation
+    from nmln.runs import stream
 
     if not shown:
-        generation.work(job, blocks)
+        stream.work(job, blocks)
         return
     left = sum(job.settings.sweeps - job.sweeps_done(block) for block in blocks)
     with progress("sampling", left) as tick:
-        generation.work(job, blocks, tick)
+        stream.work(job, blocks, tick)
 
 
 def _tell_found(found: "Generated") -> None:

@@ -12,8 +12,8 @@ from nmln.files import InputError
 
 if TYPE_CHECKING:
     from nmln.config import Config
+    from nmln.runs.train import Job
     from nmln.training import Metrics
-    from nmln.workflow.training import Job
 
 _MOST_SEED = 2**63 - 1
 _LENGTHS = ("steps", "minutes")
@@ -84,7 +84,7 @@ def train(
             return
     from nmln.config import override
     from nmln.distributed import join, leave
-    from nmln.workflow import training
+    from nmln.runs import train as training
 
     ranks = join()
     try:
@@ -96,7 +96,7 @@ def train(
 
 def _check_new(folder: Path) -> None:
     """Before any process is started: a run that is there must not be begun again."""
-    from nmln.workflow.heads import check_new
+    from nmln.runs.folder import check_new
 
     check_new(folder)
 
@@ -132,8 +132,8 @@ def _go_on(
 ) -> None:
     from nmln.config import configure
     from nmln.distributed import join, leave
-    from nmln.workflow import training
-    from nmln.workflow.heads import read_head
+    from nmln.runs import train as training
+    from nmln.runs.folder import read_head
 
     head = read_head(folder)
     recorded = configure(head["config"], str(folder / "config.json"))
@@ -150,8 +150,8 @@ def _go_on(
 
 
 def _train(job: "Job", tensorboard: bool) -> None:
-    from nmln.workflow import training
-    from nmln.workflow.watching import Several, TensorBoard
+    from nmln.runs import train as training
+    from nmln.runs.tensorboard import Several, TensorBoard
 
     first = job.trainer.ranks.first
     display = Display(job)

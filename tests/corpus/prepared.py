@@ -5,8 +5,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.runs.main_jobs import MOLECULES
 from tests.warm import ROOT, Fault, Outcome, Warm
-from tests.workflow.main_jobs import MOLECULES
 
 PEOPLE = ("Anna", "Bob", "Carl", "Dora")
 CONFIG = """

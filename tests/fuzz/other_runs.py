@@ -6,13 +6,14 @@ from pathlib import Path
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.keeping import keep
 from nmln.knowledge.storing import TrainedBase
-from nmln.workflow import generation, knowledge, sampling
-from nmln.workflow.working import SETTINGS
+from nmln.runs import knowledge, stream
+from nmln.runs import sample as sampling
+from nmln.runs.workspace import SETTINGS
 from tests.fuzz.mutations import texts, trees
 from tests.fuzz.readers import Reader, forged, of_folder
 from tests.knowledge.families import write_family
 from tests.knowledge.test_resuming import CONDITIONAL, advance, new_training
-from tests.workflow.sampling_runs import TINY, begin, make_run
+from tests.runs.sampling_runs import TINY, begin, make_run
 
 STEP = "checkpoints/step-000000003"
 
@@ -39,14 +40,14 @@ def other_readers(home: Path) -> dict[str, Reader]:
         "sampling settings": Reader(
             trees(tree(marker)),
             name,
-            of_folder(lambda folder: generation.resume(folder / "out", model), name),
+            of_folder(lambda folder: stream.resume(folder / "out", model), name),
             0.5,
             base="sampling",
         ),
         "flipped settings": Reader(
             texts([marker.read_bytes()]),
             name,
-            of_folder(lambda folder: generation.resume(folder / "out", model), name),
+            of_folder(lambda folder: stream.resume(folder / "out", model), name),
             0.5,
             base="sampling",
         ),

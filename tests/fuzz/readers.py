@@ -21,12 +21,15 @@ from nmln.molecules.datasets import BUILT_IN, describe, load
 from nmln.molecules.sample_files import read_reference, read_samples
 from nmln.report.findings import findings_of
 from nmln.report.page import facts
+from nmln.runs import data as sources
+from nmln.runs import pages, pipeline
+from nmln.runs import sample as sampling
+from nmln.runs import train as training
+from nmln.runs.folder import read_head, read_source
 from nmln.space import Space
-from nmln.workflow import main_job, reporting, sampling, sources, training
-from nmln.workflow.heads import read_head, read_source
 from tests.checkpoint.test_directory import forge
 from tests.fuzz.mutations import texts, trees
-from tests.workflow.runs import whole_run, write_worlds
+from tests.runs.runs import whole_run, write_worlds
 
 Read = Callable[[Path], object]
 
@@ -287,8 +290,8 @@ def run_readers(folder: Path) -> dict[str, Reader]:
     (run / "likelihood.json").write_text(
         json.dumps({"test": -3.5, "test_error": 0.1, "log_z": 2.0})
     )
-    settings = main_job.Settings("pubchem-10")
-    main_job.write_settings(run, settings)
+    settings = pipeline.Settings("pubchem-10")
+    pipeline.write_settings(run, settings)
 
     def tree(name: str) -> list[Any]:
         return [json.loads((run / name).read_text())]
@@ -317,7 +320,7 @@ def run_readers(folder: Path) -> dict[str, Reader]:
             0.5,
         ),
         "split.json": (trees(tree("split.json")), "split.json", _each(_source, _report), 0.5),
-        "main.json": (trees(tree("main.json")), "main.json", main_job.read_settings, 1),
+        "main.json": (trees(tree("main.json")), "main.json", pipeline.read_settings, 1),
         "metrics.jsonl": (
             texts([lines, *lines.splitlines(keepends=True)], (b"null", b"[", b'{"step": 3}')),
             "metrics.jsonl",
@@ -362,9 +365,9 @@ def _source(folder: Path) -> None:
 
 def _report(folder: Path) -> None:
     """What `nmln report` reads, without drawing it."""
-    run = reporting.read_run(folder)
+    run = pages.read_run(folder)
     findings_of(run.history, run.levels, run.config.optimiser.clip)
-    reporting._facts(run)
-    reporting._likelihood(run)
-    reporting.configuration_section(run)
-    facts([("lead", reporting._lead(run)), ("again", reporting.repeating(run.config, folder))])
+    pages._facts(run)
+    pages._likelihood(run)
+    pages.configuration_section(run)
+    facts([("lead", pages._lead(run)), ("again", pages.repeating(run.config, folder))])

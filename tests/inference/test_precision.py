@@ -22,9 +22,9 @@ from nmln.potentials.formula import FormulaPotential, constraint
 from nmln.potentials.fragment import FragmentPotential
 from nmln.potentials.function import TablePotential
 from nmln.potentials.total import TotalPotential
+from nmln.runs.conditions import Conditions
+from nmln.runs.infer import pose
 from nmln.space import Space
-from nmln.workflow.conditions import Conditions
-from nmln.workflow.inference import pose
 
 LANGUAGE = Language(predicate("p", "n"), predicate("q", "n"))
 SPACE = Space(LANGUAGE, {"n": 2})

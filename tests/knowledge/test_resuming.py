@@ -23,7 +23,7 @@ from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.keeping import bring_back, keep
 from nmln.knowledge.potential import KnowledgePotential, Shape
 from nmln.knowledge.training import Progress, Settings, Training
-from nmln.workflow import knowledge
+from nmln.runs import knowledge
 from tests.knowledge.families import rows_of, write_family
 
 SHAPE = Shape(hidden=8, embedding=2, rank=4)

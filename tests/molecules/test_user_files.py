@@ -54,7 +54,7 @@ def nmln(
     app.command()(train)
     app.command()(evaluate)
     monkeypatch.setattr("nmln.cli.app", app)  # without --version, which only looks at a flag
-    monkeypatch.setattr("nmln.workflow.evaluation.write", lambda outcome, _: outcome)  # no figures
+    monkeypatch.setattr("nmln.runs.evaluate.write", lambda outcome, _: outcome)  # no figures
     return Nmln(monkeypatch, capsys, tmp_path)
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from nmln.distributed import Ranks
+from tests.runs.runs import equal, nmln, weights, write_config, write_worlds
 from tests.training.test_trainer import same, trainer, untimed
-from tests.workflow.runs import equal, nmln, weights, write_config, write_worlds
 
 
 class Meeting:

@@ -1,0 +1,341 @@
+"""Samples of any origin beside the molecules that were trained on and those that were held out."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from nmln import checkpoint
+from nmln.evaluation import MARKS, Evaluation, evaluate
+from nmln.files import InputError, plain, write_lines
+from nmln.molecules.datasets import Dropped
+from nmln.molecules.metrics import ChemNet, Measured, fcd, internal_diversity
+from nmln.molecules.sample_files import Reference, Samples, locate, read_reference, read_samples
+from nmln.report.recall import write_recall
+from nmln.runs import stream, sample as sampling
+from nmln.runs.specification import fingerprint
+from nmln.runs.folder import is_run, read_head, read_source
+
+Part = Literal["train", "test"]
+
+DENOMINATORS = {
+    "valid": "of all attempts",
+    "unique@k": "different molecules of k valid samples",
+    "novelty": "of the different valid molecules, those not in the training set",
+    "V.U.N.": "different valid molecules not in the training set, of all attempts",
+    "known": "of the valid samples, repeats included",
+    "coverage": "of the training or test set",
+    "ideal coverage": "1-(1-1/M)^attempts, M molecules in training and test set together",
+    "recall at t": "molecules of the set among the t most frequently generated different ones",
+}
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One line of the figure: the samples of one level of one file, and what they are worth."""
+
+    name: str
+    source: str
+    level: int | None
+    found: Evaluation
+    refused: tuple[Dropped, ...]
+    diversity: Measured | None
+    fcd: Measured | None
+    likelihood: dict[str, Any] | None
+
+    def describe(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return {
+            "name": self.name, "source": self.source, "level": self.level,
+            **self.found.describe(),
+            "not_valid": [asdict(reason) for reason in self.refused],
+            "internal_diversity": None if self.diversity is None else asdict(self.diversity),
+            "fcd": None if self.fcd is None else asdict(self.fcd),
+            "likelihood": self.likelihood,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All evaluations of one call, and the two sets that they compare with.
+
+    `fcd_train` is the distance from the training set to the test set: what a perfect copy would have.
+    """
+
+    train: Reference
+    test: Reference
+    size: int | None
+    evaluated: tuple[Evaluated, ...]
+    diversity_test: Measured | None
+    fcd_train: Measured | None
+    notes: tuple[str, ...]
+    written: tuple[Path, ...] = ()
+
+    @property
+    def known(self) -> int:
+        """How many different molecules the two sets have together."""
+        return len(self.train.smiles | self.test.smiles)
+
+    def describe(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return {
+            "denominators": DENOMINATORS,
+            "train": {"source": self.train.source, "molecules": len(self.train.smiles)},
+            "test": {"source": self.test.source, "molecules": len(self.test.smiles)},
+            "train_and_test": self.known,
+            "heavy_atoms": self.size,
+            "internal_diversity_of_test": _as_json(self.diversity_test),
+            "fcd_of_train": _as_json(self.fcd_train),
+            "notes": list(self.notes),
+            "samples": [one.describe() for one in self.evaluated],
+        }
+
+
+def run(
+    paths: Sequence[Path],
+    output: Path,
+    *,
+    train: str | None = None,
+    test: str | None = None,
+    folder: Path | None = None,
+    at: Sequence[int] = MARKS,
+    size: int | None = None,
+    column: str | None = None,
+    level: int | Literal["all"] | None = None,
+    with_fcd: bool = True,
+    seed: int = 0,
+    processes: int = 1,
+    progress: Callable[[str], None] = lambda _: None,
+    data: str | None = None,
+) -> Outcome:
+    """Evaluate files of samples, and write evaluation.json, recall.csv, recall.png and recall.svg.
+
+    `train` and `test` are files, sets or folders of runs; where they are not given, the run in `folder`
+    says what they are; `data` is where its data are now, if they have moved. Of samples at several
+    levels the target is taken, or one `level`, or all.
+    """
+    if not paths:
+        raise InputError("there are no samples to evaluate. Name at least one file.")
+    files = [locate(path) for path in paths]
+    progress("reading the training and test set")
+    learnt, held_out = references(train, test, folder, column, size, processes, data)
+    if size is None:
+        size = _common_size(learnt, held_out)
+    samples: list[Samples] = []
+    likelihoods: list[dict[str, Any] | None] = []
+    for file in files:
+        progress(f"reading {file}")
+        found = read_samples(file, column, size, processes)
+        target = max((one.level for one in found if one.level is not None), default=None)
+        likelihood = _likelihood(file, folder)
+        for one in _chosen(found, level):
+            samples.append(one)
+            likelihoods.append(likelihood if one.level == target else None)
+    named = list(zip(_names(samples), samples, likelihoods, strict=True))
+    outcome = compare(
+        named, learnt, held_out, size=size, at=at, with_fcd=with_fcd, seed=seed, progress=progress
+    )
+    return write(outcome, output)
+
+
+def compare(
+    named: Sequence[tuple[str, Samples, dict[str, Any] | None]],
+    train: Reference,
+    test: Reference,
+    *,
+    size: int | None = None,
+    at: Sequence[int] = MARKS,
+    with_fcd: bool = True,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Outcome:
+    """Evaluate samples that are at hand, each with a name and perhaps the likelihood of their model."""
+    notes = _notes(train, test, size)
+    network = ChemNet() if with_fcd and len(test.smiles) > 1 else None
+    moments, fcd_train = None, None
+    if network is not None:
+        progress("ChemNet looks at the training and test set")
+        moments = network.moments(sorted(test.smiles))
+        fcd_train = fcd(dict.fromkeys(train.smiles, 1), moments, network, seed=seed)
+    evaluated = []
+    for name, one, likelihood in named:
+        progress(f"evaluating {name}")
+        counts = one.counts.counts
+        if not counts:
+            notes.append(f"{name}: not one of {one.counts.attempts:,} attempts is valid.")
+        distance = None
+        if network is not None and moments is not None:
+            distance = fcd(counts, moments, network, seed=seed)
+        evaluated.append(
+            Evaluated(
+                name,
+                one.source,
+                one.level,
+                evaluate(one.counts, train.smiles, test.smiles, at),
+                one.refused,
+                internal_diversity(counts, seed=seed),
+                distance,
+                likelihood,
+            )
+        )
+    diversity_test = internal_diversity(dict.fromkeys(test.smiles, 1), seed=seed)
+    return Outcome(train, test, size, tuple(evaluated), diversity_test, fcd_train, tuple(notes))
+
+
+def write(outcome: Outcome, output: Path) -> Outcome:
+    """Put an outcome into a folder; returns it with what was written."""
+    lines = [(one.name, one.found) for one in outcome.evaluated]
+    write_lines(
+        output / "evaluation.json",
+        [json.dumps(plain(outcome.describe()), indent=2, ensure_ascii=False)],
+    )
+    write_lines(output / "recall.csv", _table(lines))
+    pictures = write_recall(output / "recall", lines, outcome.known)
+    written = (output / "evaluation.json", output / "recall.csv", *pictures)
+    return replace(outcome, written=written)
+
+
+# The two sets.
+
+
+def references(
+    train: str | None,
+    test: str | None,
+    folder: Path | None = None,
+    column: str | None = None,
+    size: int | None = None,
+    processes: int = 1,
+    data: str | None = None,
+) -> tuple[Reference, Reference]:
+    """The training and the test set, each of a file, of a set by name, or of the run in a folder."""
+    runs: dict[Path, dict[Part, Reference]] = {}
+
+    def find(part: Part, source: str | None) -> Reference:
+        if source is None and folder is None:
+            what = "training" if part == "train" else "test"
+            raise InputError(
+                f"the {what} set is not known. Name a file, a set or the folder of a run with --{part}, "
+                "or the run that has both with --run."
+            )
+        if source is not None and not Path(source).is_dir():
+            return read_reference(source, column, size, processes)
+        run = Path(source) if source is not None else folder or Path()
+        if run not in runs:
+            runs[run] = of_run(run, data)
+        if not (found := runs[run][part]).smiles:
+            raise InputError(f"this run has no {part} molecules. Name some: --{part}.", str(run))
+        return found
+
+    return find("train", train), find("test", test)
+
+
+def of_run(folder: Path, data: str | None = None) -> dict[Part, Reference]:
+    """The molecules that a run was trained on, and those that it held out."""
+    head = read_head(folder)
+    if head.get("kind") != "molecules":
+        raise InputError("this run is not about molecules. Name another one.", str(folder))
+    source = read_source(folder, head, data)
+    sizes = frozenset([len(source.space.domain["node"])])
+    chosen: dict[Part, frozenset[str]] = {
+        "train": frozenset(source.names[at] for at in source.train.tolist()),
+        "test": frozenset(source.names[at] for at in source.test.tolist()),
+    }
+    return {part: Reference(f"{folder} ({part})", chosen[part], sizes) for part in chosen}
+
+
+def _common_size(train: Reference, test: Reference) -> int | None:
+    sizes = train.sizes | test.sizes
+    return next(iter(sizes)) if len(sizes) == 1 else None
+
+
+def _notes(train: Reference, test: Reference, size: int | None) -> list[str]:
+    notes = []
+    for what, one in (("training", train), ("test", test)):
+        if told := [drop for drop in one.dropped if drop.reason != "duplicate"]:
+            reasons = "; ".join(map(str, told))
+            notes.append(f"{one.source}: left out of the {what} set: {reasons}.")
+    if shared := len(train.smiles & test.smiles):
+        notes.append(
+            f"training and test set share {shared:,} molecules: recall of the test set counts what was "
+            "trained on."
+        )
+    if size is None:
+        found = sorted(train.sizes | test.sizes)
+        notes.append(
+            f"the sets have molecules of {found[0]} to {found[-1]} heavy atoms, so that samples of any "
+            "size are valid. Ask for one size with --size."
+        )
+    return notes
+
+
+# The samples.
+
+
+def _chosen(found: list[Samples], level: int | Literal["all"] | None) -> list[Samples]:
+    """Of the levels in a file the target, which is the last, or what was asked for."""
+    if level == "all" or found[-1].level is None:
+        return found
+    if level is None:
+        return found[-1:]
+    if chosen := [one for one in found if one.level == level]:
+        return chosen
+    levels = ", ".join(str(one.level) for one in found)
+    raise InputError(f"there are no samples of level {level}, only of {levels}.", found[0].source)
+
+
+def _names(samples: Sequence[Samples]) -> list[str]:
+    """Short names that tell the lines apart: files by as much of their path as it takes."""
+    paths = [Path(one.source).resolve() for one in samples]
+    depth, deepest = 1, max(len(path.parts) for path in paths)
+    while depth < deepest and len({path.parts[-depth:] for path in paths}) < len(set(paths)):
+        depth += 1
+    names = []
+    for path, one in zip(paths, samples, strict=True):
+        level = "" if one.level is None or paths.count(path) == 1 else f" level {one.level}"
+        names.append("/".join(path.parts[-depth:]) + level)
+    return names
+
+
+def _likelihood(samples: Path, folder: Path | None) -> dict[str, Any] | None:
+    """What `nmln likelihood` has found for the model behind samples of ours, if anything.
+
+    Samples of other origin have none, nor have those that were drawn under a condition: they are of
+    another distribution.
+    """
+    path = samples.parent / stream.SUMMARY
+    drawn = checkpoint.read_json(path).get("settings") if path.is_file() else None
+    if not isinstance(drawn, dict) or drawn.get("allowed") or drawn.get("formulas"):
+        return None
+    for run in (samples.parent, samples.parent.parent, folder):
+        if run is None or not (run / "likelihood.json").is_file() or not is_run(run):
+            continue
+        if fingerprint(sampling.load(run)) == drawn.get("model"):
+            return checkpoint.read_json(run / "likelihood.json")
+    return None
+
+
+# What is written.
+
+
+def _table(found: Sequence[tuple[str, Evaluation]]) -> list[str]:
+    """The curves at the ends of their blocks and at the marks; they are straight in between."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("samples", "t", "test", "test_low", "test_high", "train", "test_without_train"))
+    for name, one in found:
+        ranks = {*one.test.marks, *one.test.ranks, *one.train.ranks, *one.new.ranks} - {0}
+        for rank in sorted(ranks):
+            share = one.test.share(rank)
+            cells = (
+                one.test.at(rank), share.low * share.total, share.high * share.total,
+                one.train.at(rank), one.new.at(rank),
+            )  # fmt: skip
+            table.writerow((name, rank, *(f"{cell:.6g}" for cell in cells)))
+    return text.getvalue().removesuffix("\n").split("\n")
+
+
+def _as_json(measured: Measured | None) -> dict[str, Any] | None:
+    return None if measured is None else asdict(measured)

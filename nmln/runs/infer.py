@@ -1,0 +1,244 @@
+"""From files to answers and back: models, evidence and queries in, probabilities and worlds out."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nmln.counting import told_worlds
+from nmln.evidence import Evidence, VirtualEvidence
+from nmln.files import InputError, placed, plain, write_lines
+from nmln.formats.db import Facts, Known, infer_domain, read_known
+from nmln.formats.mln import Program, read_mln
+from nmln.inference import Answers, Best, Conditional, LogProbabilities
+from nmln.inference.conditional import HOTTEST, LEVELS
+from nmln.inference.queries import read_queries
+from nmln.logic import Atom, Formula, WeightedFormula, parts
+from nmln.model import Model
+from nmln.potentials.formula import FormulaPotential
+from nmln.space import Space
+from nmln.runs import sample as sampling
+from nmln.runs.conditions import read_formula, read_formulas
+from nmln.worlds import true_atoms
+
+ALL = "*"
+_GROUNDING = 200  # bytes that a ground formula takes, with the tables of its truth
+
+
+@dataclass(frozen=True)
+class Posed:
+    """A model given evidence, with what was read to make it."""
+
+    conditional: Conditional
+    closed: tuple[str, ...]  # predicates of which the unlisted is false
+    groundings: int  # of all formulas
+
+    @property
+    def space(self) -> Space:
+        return self.conditional.space
+
+    def memory(self, chains: int) -> int:
+        """About how many bytes chains and tables will take, what networks need inside left out."""
+        worlds = chains * self.conditional.potential.levels
+        each = 4 * self.space.measure.bytes_one_hot + self.space.measure.bytes_per_world
+        return worlds * each + self.space.measure.bytes_tables + _GROUNDING * self.groundings
+
+    def __str__(self) -> str:
+        evidence = self.conditional.evidence
+        free = int(evidence.free.sum())
+        closed = f" Closed: {', '.join(self.closed)}." if self.closed else ""
+        grounded = f", {self.groundings:,} groundings of formulas" if self.groundings else ""
+        many = told_worlds(evidence.counts)
+        return f"{self.space.measure}{grounded}; {free:,} groups are free, {many} worlds.{closed}"
+
+
+def pose(
+    inputs: Sequence[Path],
+    evidence: Path | None = None,
+    query: str = "",
+    *,
+    closed: Sequence[str] = (),
+    opened: Sequence[str] = (),
+    formulas: Sequence[str] = (),
+    levels: int = LEVELS,
+    hottest: float = HOTTEST,
+) -> Posed:
+    """A model from `.mln` files, the folder of a trained one, or both, given what a file says.
+
+    Formulas of several inputs are added up. `closed` names predicates of which the evidence lists all
+    that is true; `*` stands for all that `query` does not ask for and `opened` does not name.
+    """
+    if not inputs:
+        raise InputError(
+            "there is no model. Name a .mln file or the folder of a trained one: -i FILE."
+        )
+    known = None if evidence is None else read_known(evidence)
+    programs = [path for path in inputs if path.suffix.lower() == ".mln"]
+    folders = [path for path in inputs if path.suffix.lower() != ".mln"]
+    if len(folders) > 1:
+        raise InputError(
+            f"one trained model can be asked at a time, but {folders[0]} and {folders[1]} are given."
+        )
+    model = _load(folders[0]) if folders else None
+    program = None if model is not None else read_mln(programs[0])
+    with placed(programs[0] if programs else None):
+        space = model.space if model is not None else _space(program, known)
+    added: list[WeightedFormula] = [] if program is None else list(program.formulas)
+    for path in programs if model is not None else programs[1:]:
+        added += read_formulas(space, path)
+    added += [read_formula(space, text) for text in formulas]
+    if model is None and not added:
+        raise InputError("there is no formula in this file.", str(programs[0]))
+    names = _closed(space, query, closed, opened)
+    certain = Evidence.none(space) if known is None else known.evidence(space, names)
+    if known is None and names:
+        certain = Evidence.of(space, [], names)
+    virtual = None if known is None else known.virtual(space, certain)
+    conditional = _conditional(model, space, added, certain, virtual, levels, hottest)
+    return Posed(conditional, tuple(names), _groundings(conditional))
+
+
+def _load(folder: Path) -> Model:
+    if not folder.is_dir():
+        raise InputError(
+            "a model is a .mln file or the folder of a trained one, but this is neither.",
+            str(folder),
+        )
+    inside = (folder / "model", folder / "config.json")
+    return sampling.load(folder) if any(path.exists() for path in inside) else Model.load(folder)
+
+
+def _space(program: Program | None, known: Known | None) -> Space:
+    """The space of a program over its own constants and those of the evidence."""
+    assert program is not None
+    worlds: list[Facts] = [] if known is None else [known.facts, known.reports]
+    return Space(program.language, infer_domain(worlds, program.language, program.domain))
+
+
+def _conditional(
+    model: Model | None,
+    space: Space,
+    formulas: Sequence[WeightedFormula],
+    evidence: Evidence,
+    virtual: VirtualEvidence | None,
+    levels: int,
+    hottest: float,
+) -> Conditional:
+    if model is not None:
+        return model.given(evidence, virtual, formulas)
+    return Conditional.of_formulas(
+        space, formulas, evidence, virtual, levels=levels, hottest=hottest
+    )
+
+
+def _closed(space: Space, query: str, closed: Sequence[str], opened: Sequence[str]) -> list[str]:
+    """The names of the closed predicates, checked, in the order of the language."""
+    for name in [*closed, *opened]:
+        if name != ALL:
+            space.language[name]  # refuses what does not exist
+    if both := set(closed) & set(opened):
+        raise InputError(f"{min(both)} cannot be closed and open at once. Name it once.")
+    asked = _predicates(space, query) if ALL in closed and query.strip() else set()
+    names = []
+    for block in space.blocks:
+        attribute = block.attribute
+        named = attribute.name in closed
+        by_all = ALL in closed and attribute.name not in asked and attribute.null is not None
+        if named or (by_all and attribute.name not in opened):
+            names.append(attribute.name)
+    return names
+
+
+def _predicates(space: Space, query: str) -> set[str]:
+    """The predicates that a query asks for; those inside formulas too."""
+
+    def inside(formula: Formula) -> Iterator[str]:
+        if isinstance(formula, Atom):
+            yield formula.predicate
+        for part in parts(formula):
+            yield from inside(part)
+
+    found: set[str] = set()
+    for one in read_queries(query, space):
+        if one.formula is not None:
+            found.update(inside(one.formula))
+        else:
+            group = int(space.group_of_entry[one.entry])
+            block = next(b for b in space.blocks if group < b.first_group + b.count)
+            found.add(block.attribute.name)
+    return found
+
+
+def _groundings(conditional: Conditional) -> int:
+    return sum(
+        part.groundings
+        for part in conditional.target.modules()
+        if isinstance(part, FormulaPotential)
+    )
+
+
+# What is written.
+
+
+def write_answers(path: Path, answers: Answers, command: str) -> None:
+    """Probabilities as `.db`, `.csv` or `.json`, by the ending of the name."""
+    match path.suffix.lower():
+        case ".csv":
+            write_lines(path, _csv(answers))
+        case ".json":
+            content = {
+                "command": command,
+                "method": answers.method,
+                "warnings": list(answers.warnings),
+                "answers": [vars(answer) for answer in answers],
+            }
+            write_lines(path, [json.dumps(plain(content), indent=1)])
+        case ".db":
+            write_lines(path, _db(answers, command))
+        case other:
+            raise InputError(
+                f"results are written as .db, .csv or .json, but {path.name} ends with {other!r}."
+            )
+
+
+def _csv(answers: Answers) -> Iterator[str]:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["query", "probability", "standard_error", "ess", "rhat", "exact"])
+    for one in answers:
+        sampled = (
+            ["", "", ""] if one.exact else [f"{one.error:.6g}", f"{one.ess:.1f}", f"{one.rhat:.4f}"]
+        )
+        writer.writerow([one.text, f"{one.value:.8g}", *sampled, str(one.exact).lower()])
+    yield from text.getvalue().removesuffix("\n").split("\n")
+
+
+def _db(answers: Answers, command: str) -> Iterator[str]:
+    """A line for each query, its probability first: `0.63 Cancer(Anna)`."""
+    yield f"// {command}"
+    yield f"// {answers.method}"
+    yield from (f"// warning: {warning}" for warning in answers.warnings)
+    for one in answers:
+        note = (
+            "" if one.exact else f"  // +- {one.error:.4f}, ESS {one.ess:.0f}, R-hat {one.rhat:.3f}"
+        )
+        yield f"{one.value:.6f} {one.text}{note}"
+
+
+def write_world(path: Path, posed: Posed, best: Best, command: str) -> None:
+    """The most probable world: its true atoms, which `read_db` reads back."""
+    atoms = true_atoms(posed.space, best.world, skip_null=True)
+    head = [f"// {command}", f"// {best.method} Its score is {best.score:.6f}."]
+    write_lines(path, [*head, *map(str, atoms)])
+
+
+def write_likelihoods(path: Path, found: LogProbabilities) -> None:
+    """log P of every world with its interval, as CSV."""
+    rows = zip(found.values.tolist(), found.least.tolist(), found.most.tolist(), strict=True)
+    lines = [
+        f"{number},{one:.6f},{least:.6f},{most:.6f}"
+        for number, (one, least, most) in enumerate(rows)
+    ]
+    write_lines(path, ["world,log_probability,least,most", *lines])

@@ -1,0 +1,217 @@
+"""The end of the main job: the samples of every level evaluated, and one page about everything."""
+
+import csv
+import io
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+from nmln import checkpoint
+from nmln.files import InputError, write_lines
+from nmln.molecules.levels import Estimate, Level, count_by_chain, judge_levels
+from nmln.report import molecules as parts
+from nmln.report import page
+from nmln.report.chains import chains_html
+from nmln.report.page import Html, Section, write_page
+from nmln.runs import evaluate as evaluation, stream, pages
+from nmln.runs.sample_rows import read_rows
+
+RANK = 1_000
+"""Where recall curves are compared."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the job came to: the levels, the target last, and what was written."""
+
+    folder: Path
+    levels: tuple[Level, ...]
+    seconds: dict[str, float]
+    findings: list[str]
+    written: tuple[Path, ...]
+
+    @property
+    def report(self) -> Path:
+        return self.folder / "report.html"
+
+
+def conclude(folder: Path, again: str, say: Callable[[str], None]) -> Outcome:
+    """Evaluate the samples of every level and write the report, from the files of the folder alone.
+
+    `again` is the command that repeats the job.
+    """
+    samples = folder / "samples"
+    say("comparing with the training and test set")
+    found = evaluation.run(
+        [samples], folder / "evaluation", folder=folder, level="all", with_fcd=False, progress=say
+    )
+    say("intervals over chains")
+    told = pages.read_run(folder)
+    summary = read_summary(samples / stream.SUMMARY)
+    train, test = found.train.smiles, found.test.smiles
+    rows = read_rows(samples / stream.SAMPLES)
+    counted = count_by_chain(rows, summary["settings"]["chains"], train, test)
+    evaluated = [(one.level or 0, one.found) for one in found.evaluated]
+    levels = judge_levels(evaluated, counted, told.levels.chains, test, RANK)
+    write_lines(folder / "evaluation" / "levels.csv", _table(levels))
+    say("writing the report")
+    kept = samples / "chains.json"
+    judged = checkpoint.read_json(kept) if kept.exists() else {}
+    sections = [
+        *parts.sections(levels, train, test),
+        _chains(summary, judged, told),
+        *_training(told),
+        _files(folder),
+        _again(folder, again, _alike(summary["settings"], told.config.training.processes or 1)),
+        pages.configuration_section(told),
+    ]
+    name = Path(told.config.data.source).name
+    path = folder / "report.html"
+    curves = pages.write_curves(told)
+    write_page(
+        path, f"New molecules from {name}", sections, _lead(told, summary, found), parts.STYLE
+    )
+    _, wrong = parts.level_findings(levels)
+    seconds = {"training": told.seconds, "generating": float(summary["seconds"])}
+    findings = [*wrong, *summary["findings"]]
+    return Outcome(folder, levels, seconds, findings, (path, *curves, *found.written))
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """What `nmln sample` says of its samples, if it has the form that the page needs."""
+    summary = checkpoint.read_json(path)
+    settings = summary.get("settings")
+    whole = ("attempts", "moves_per_sample", "processes", "moves_before_the_first")
+    real = ("seconds", "samples_per_second", "decoding_share")
+    if not (
+        isinstance(settings, dict)
+        and all(isinstance(settings.get(name), int) for name in ("chains", "parts"))
+        and all(isinstance(summary.get(name), int) for name in whole)
+        and all(isinstance(summary.get(name), int | float) for name in real)
+        and all(isinstance(summary.get(name), list) for name in ("levels", "findings"))
+        and all(isinstance(one, str) for one in summary["findings"])
+    ):
+        raise InputError(
+            "this does not describe samples. Restore it from a copy, or sample again (--overwrite).",
+            str(path),
+        )
+    return summary
+
+
+# Parts of the page.
+
+
+def _lead(told: pages.Run, summary: dict[str, Any], found: evaluation.Outcome) -> str:
+    levels = len(summary["levels"])
+    at = f"at each of {levels} levels" if levels > 1 else "at one level"
+    return (
+        f"{found.size} heavy atoms. Learnt from {len(found.train.smiles):,} molecules in "
+        f"{pages.duration(told.seconds)}, {len(found.test.smiles):,} more were kept apart; "
+        f"{summary['attempts']:,} attempts {at} in {pages.duration(summary['seconds'])}."
+    )
+
+
+def _chains(summary: dict[str, Any], judged: dict[str, Any], told: pages.Run) -> Section:
+    try:
+        html = chains_html(summary["findings"], judged, told.levels.chains)
+    except checkpoint.FOREIGN:
+        raise InputError(
+            "this does not describe chains. Restore it from a copy, or sample again (--overwrite).",
+            str(told.folder / "samples" / "chains.json"),
+        ) from None
+    speed = (
+        f"{summary['samples_per_second']:,.0f} samples a second at the target, "
+        f"{summary['moves_per_sample']} moves apart, by {summary['processes']} process"
+        f"{'es' if summary['processes'] > 1 else ''}; {summary['moves_before_the_first']:,} moves "
+        f"before the first. Decoding took {summary['decoding_share']:.0%} of the time."
+    )
+    return Section("Chains", page.joined(html, page.paragraph(speed)))
+
+
+def _training(told: pages.Run) -> list[Section]:
+    titles = {
+        "Findings": "Training",
+        "The run": "Training: the run",
+        "Curves": "Training: curves",
+    }
+    return [
+        replace(one, title=titles.get(one.title, one.title))
+        for one in pages.training_sections(told)
+    ]
+
+
+_FILES = {
+    "model": "the model, for nmln sample",
+    "samples/samples.csv.gz": "a row for every attempt at every level",
+    "samples/counts.csv": "how often each valid molecule came at the target",
+    "samples/chains.html": "more about the chains",
+    "evaluation/levels.csv": "the table of levels with its intervals",
+    "evaluation/evaluation.json": "all numbers of every level",
+    "evaluation/recall.csv": "the recall curves",
+    "training.csv": "the training curves",
+    "split.json": "which molecules were kept apart",
+}
+
+
+def _files(folder: Path) -> Section:
+    rows = [(name, what) for name, what in _FILES.items() if (folder / name).exists()]
+    html = "".join(
+        f"<tr><th scope='row'><a href='{name}'>{name}</a></th><td>{page.markup(what)}</td></tr>"
+        for name, what in rows
+    )
+    return Section("Files beside this page", Html(f"<table class='facts'>{html}</table>"))
+
+
+def _again(folder: Path, command: str, alike: bool) -> Section:
+    """`alike` says whether the command will draw the same samples."""
+    exact = "The same once more, to the bit, in a folder of its own:"
+    near = (
+        "The same once more in a folder of its own; the samples will be others, because another number "
+        "of processes drew these:"
+    )
+    html = page.joined(
+        page.paragraph(exact if alike else near),
+        page.code(command),
+        page.paragraph("More molecules of the same model:"),
+        page.code(_more(folder)),
+    )
+    return Section("Again", html)
+
+
+def _alike(settings: dict[str, Any], processes: int) -> bool:
+    """Blocks of a fixed size do not depend on processes; earlier versions had a part for each."""
+    return bool(settings.get("block")) or settings["parts"] == processes
+
+
+def _more(folder: Path) -> str:
+    return shlex.join(
+        ["nmln", "sample", str(folder), "--num-samples", "100000", "--output", f"{folder}-more"]
+    )
+
+
+def _table(levels: tuple[Level, ...]) -> list[str]:
+    """The levels as CSV; an interval that is not known is empty."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow((
+        "level", "name", "attempts", "valid", "valid_low", "valid_high", "unique",
+        "in_train", "in_train_low", "in_train_high", "in_test", "in_test_low", "in_test_high",
+        "covered_test", "covered_train", "rank", "recall", "recall_low", "recall_high",
+        "recall_train",
+    ))  # fmt: skip
+
+    def cells(estimate: Estimate | tuple[float]) -> list[str]:
+        return ["" if isnan(one) else f"{one:.6g}" for one in estimate]
+
+    for one in levels:
+        found = one.found
+        table.writerow((
+            one.number, one.name, found.samples.attempts, *cells(one.valid),
+            *cells((found.unique.value,)), *cells(one.known_train), *cells(one.known_test),
+            f"{found.coverage_test.value:.6g}", f"{found.coverage_train.value:.6g}",
+            one.rank, *cells(one.recall), f"{found.train.at(one.rank):.6g}",
+        ))  # fmt: skip
+    return text.getvalue().removesuffix("\n").split("\n")

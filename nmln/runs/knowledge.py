@@ -1,0 +1,337 @@
+"""Knowledge bases from files to files: train, rank, complete."""
+
+import csv
+import io
+import json
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator
+
+from nmln import checkpoint
+from nmln.files import InputError, plain, refuse_links, write_lines
+from nmln.knowledge import completion, ranking
+from nmln.knowledge.data import KnowledgeBase
+from nmln.knowledge.defaults import recommended
+from nmln.knowledge.keeping import bring_back, keep
+from nmln.knowledge.potential import KnowledgePotential
+from nmln.knowledge.scoring import scorer
+from nmln.knowledge.sizes import check_memory
+from nmln.knowledge.storing import TrainedBase
+from nmln.knowledge.training import DivergedError, Progress, Result, Settings, Training
+from nmln.runs.folders import CHECKPOINTS, HEAD, MODEL, check_model, foreign, locked, writing
+from nmln.runs.train import interruption
+
+SUMMARY, HISTORY = "training.json", "history.csv"
+SAVE_EVERY = 60.0  # seconds between two checkpoints
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training that is ready to begin or to go on: everything is read and checked, and it fits."""
+
+    folder: Path
+    training: Training
+    bytes_expected: int
+    resumed: bool = False
+
+    @property
+    def base(self) -> KnowledgeBase:
+        return self.training.base
+
+    @property
+    def settings(self) -> Settings:
+        return self.training.settings
+
+    @property
+    def description(self) -> str:
+        """What is about to be done, and what it takes."""
+        after = f", going on after epoch {len(self.training.history)}" if self.resumed else ""
+        return (
+            f"{self.base.sizes}\nabout {self.bytes_expected / 2**20:,.0f} MiB of memory, "
+            f"objective: {self.settings.objective}, kept in {self.folder}{after}"
+        )
+
+
+def begin(
+    where: str, folder: Path | None, shape: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Job:
+    """Read a knowledge base and check that there is room for the run, in memory and on disk.
+
+    What `shape` and `settings` leave out is chosen by the data.
+    """
+    base = KnowledgeBase.read(where)
+    of, by = recommended(base, shape, settings)
+    folder = folder or Path("runs") / f"kb-{base.name}"
+    _check_new(folder)
+    needed = check_memory(base, of, by)
+    potential = KnowledgePotential(base.space, of, rng=Generator().manual_seed(by.seed))
+    return Job(folder, Training(potential, base, by), needed)
+
+
+def _check_new(folder: Path) -> None:
+    """Refuse to begin a run in a folder that holds one, or anything that a run would replace."""
+    refuse_links(folder)
+    if (folder / HEAD).exists():
+        raise InputError(
+            "there is a run of nmln train in this folder. Name another one with --output.",
+            str(folder),
+        )
+    if (folder / SUMMARY).exists() and not _is_own_summary(folder / SUMMARY):
+        raise foreign(folder / SUMMARY)
+    if checkpoint.saved_steps(folder) and not finished(folder):
+        raise InputError(
+            f"there is a run in this folder that has not come to its end. Go on with it "
+            f"({resuming(folder)}), or name another one with --output.",
+            str(folder),
+        )
+    check_model(folder)
+    if (folder / MODEL).exists():
+        raise InputError(
+            "there is a trained model in this folder. Name another one with --output, or remove it.",
+            str(folder),
+        )
+    if (folder / HISTORY).exists() and not (folder / SUMMARY).exists():
+        raise foreign(folder / HISTORY)
+    _check_checkpoints(folder / CHECKPOINTS)
+
+
+def _is_own_summary(path: Path) -> bool:
+    with suppress(InputError):
+        return {"interrupted", "settings", "shape"} <= checkpoint.read_json(path).keys()
+    return False
+
+
+def _check_checkpoints(folder: Path) -> None:
+    """Refuse a folder of checkpoints with anything else in it."""
+    if folder.exists() and not folder.is_dir():
+        raise foreign(folder)
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if not re.fullmatch(r"\.?step-[0-9]{9,}(\.partial|\.replaced)?", entry.name):
+            raise foreign(entry)
+
+
+def finished(folder: Path) -> bool:
+    """Whether the run in a folder has come to its end."""
+    refuse_links(folder)
+    path = folder / SUMMARY
+    return path.exists() and checkpoint.read_json(path).get("interrupted") is False
+
+
+def resuming(folder: Path) -> str:
+    """The command that resumes a run."""
+    return shlex.join(["nmln", "kb", "train", "--resume", str(folder)])
+
+
+def _check_unfinished(folder: Path) -> None:
+    if finished(folder):
+        raise InputError("this run is finished: there is nothing to go on with.", str(folder))
+
+
+def resume(folder: Path) -> Job:
+    """Go on with a run from its newest good checkpoint."""
+    _check_unfinished(folder)
+    if not checkpoint.saved_steps(folder):
+        raise InputError(
+            "there is no checkpoint of nmln kb train in this folder. Begin a run: nmln kb train nations",
+            str(folder),
+        )
+    with locked(folder):  # told before everything is read
+        check_model(folder)
+    training = bring_back(folder)
+    needed = check_memory(training.base, training.potential.shape, training.settings)
+    return Job(folder, training, needed, resumed=True)
+
+
+def run(
+    job: Job,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    save_every: float = SAVE_EVERY,
+) -> Result:
+    """Train, and write model/, history.csv and training.json into the folder of the run.
+
+    The whole training is kept as a checkpoint every `save_every` seconds and when somebody asks it to
+    stop; then the files hold the best so far. At its end the checkpoints go.
+    """
+    with locked(job.folder), interruption(True) as interrupted:
+        # Looked at again, because another process may have been here meanwhile.
+        if job.resumed:
+            _check_unfinished(job.folder)
+        else:
+            _check_new(job.folder)
+            _drop_checkpoints(job.folder)
+            for name in (HISTORY, SUMMARY):  # they told of a run whose model is gone
+                (job.folder / name).unlink(missing_ok=True)
+            keep(job.training, job.folder)
+        try:
+            _train(job.training, job.folder, watch, interrupted, save_every)
+        except DivergedError:
+            _drop_checkpoints(job.folder)  # going on would end there again
+            raise
+        result = job.training.result()
+        _write(job, result)
+        if not result.interrupted:
+            _drop_checkpoints(job.folder)
+    return result
+
+
+def _drop_checkpoints(folder: Path) -> None:
+    checkpoint.discard_after(folder, -1)
+    with suppress(OSError):  # there is none, or something else is in it
+        (folder / CHECKPOINTS).rmdir()
+
+
+def _train(
+    training: Training,
+    folder: Path,
+    watch: Callable[[Progress], None],
+    interrupted: Callable[[], bool],
+    save_every: float,
+) -> None:
+    """Train to the end, or until a signal asks to stop."""
+    saved = time.monotonic()
+    for told in training.steps():
+        if told is not None:
+            watch(told)
+        stop = interrupted() and not training.ended
+        if stop or time.monotonic() - saved >= save_every:
+            keep(training, folder)
+            saved = time.monotonic()
+        if stop:
+            return
+
+
+def _write(job: Job, result: Result) -> None:
+    """The files of a run, training.json last: it says whether the run is finished."""
+    base, potential = job.base, job.training.potential
+    TrainedBase(base, potential, asdict(job.settings)).save(job.folder / MODEL)
+    rows = [step._asdict() for step in result.history]
+    with writing(job.folder / HISTORY, resuming(job.folder)):
+        _write_csv(job.folder / HISTORY, Progress._fields, rows)
+    content = {
+        "name": base.name,
+        "source": base.source,
+        "notes": base.notes,
+        "shape": asdict(potential.shape),
+        "settings": asdict(job.settings),
+        "epoch": result.epoch,
+        "epochs": result.epochs,
+        "seconds": result.seconds,
+        "interrupted": result.interrupted,
+        "valid": None if result.valid is None else asdict(result.valid),
+    }
+    with writing(job.folder / SUMMARY, resuming(job.folder)):
+        _write_json(job.folder / SUMMARY, content)
+
+
+def load(folder: Path) -> TrainedBase:
+    """The model of a run."""
+    refuse_links(folder)
+    if not (folder / MODEL).exists():
+        if checkpoint.saved_steps(folder):
+            raise InputError(
+                "this run has not come to its end, so that it has no model yet. Go on with it: "
+                f"{resuming(folder)}",
+                str(folder),
+            )
+        raise InputError(
+            "there is no trained knowledge base in this folder. Train one: nmln kb train nations",
+            str(folder),
+        )
+    return TrainedBase.load(folder / MODEL)
+
+
+def ranked_splits(trained: TrainedBase) -> dict[str, int]:
+    """The splits that can be ranked, and how many triples each has."""
+    counts = {split: len(getattr(trained.base, split)) for split in ("valid", "test")}
+    counts = {split: count for split, count in counts.items() if count}
+    if not counts:
+        raise InputError(
+            "there is nothing to rank: this knowledge base was trained without valid.tsv and test.tsv.",
+            trained.base.source or None,
+        )
+    return counts
+
+
+def rank(
+    trained: TrainedBase,
+    folder: Path,
+    *,
+    batch: int = 64,
+    tick: Callable[[int], None] = lambda done: None,
+) -> dict[str, ranking.Ranking]:
+    """Rank both sides of the validation and test triples; write ranking.json and ranks.csv."""
+    base = trained.base
+    found: dict[str, ranking.Ranking] = {}
+    with torch.no_grad():
+        asked = scorer(trained.potential, base)
+        for split in ranked_splits(trained):
+            triples = getattr(base, split)
+            found[split] = ranking.rank(asked, triples, base.known, batch=batch, tick=tick)
+    summary = {split: one.summary() for split, one in found.items()}
+    _write_json(folder / "ranking.json", {"name": base.name, **summary})
+    rows = (row for split, one in found.items() for row in _rank_rows(base, split, one))
+    columns = ("split", "head", "relation", "tail", "head_rank", "tail_rank")
+    _write_csv(folder / "ranks.csv", columns, rows)
+    return found
+
+
+def _rank_rows(
+    base: KnowledgeBase, split: str, found: ranking.Ranking
+) -> Iterable[dict[str, object]]:
+    sides = zip(found.triples.tolist(), found.heads.tolist(), found.tails.tolist(), strict=True)
+    for (head, relation, tail), head_rank, tail_rank in sides:
+        names = base.text((head, relation, tail))
+        ranks = {"head_rank": f"{head_rank:g}", "tail_rank": f"{tail_rank:g}"}
+        yield {
+            "split": split,
+            **dict(zip(("head", "relation", "tail"), names, strict=True)),
+            **ranks,
+        }
+
+
+def complete(
+    trained: TrainedBase,
+    path: Path,
+    *,
+    top: int,
+    relations: tuple[str, ...] = (),
+    unseen: bool = True,
+    surprising: bool = False,
+    tick: Callable[[], None] = lambda: None,
+) -> list[completion.Missing]:
+    """The most probable missing triples, written as CSV."""
+    found = completion.complete(
+        trained.potential,
+        trained.base,
+        top=top,
+        relations=relations,
+        unseen=unseen,
+        surprising=surprising,
+        tick=tick,
+    )
+    columns = [field.name for field in fields(completion.Missing)]
+    rows = [{**asdict(one), "surprise": f"{one.surprise:.4f}"} for one in found]
+    for row in rows:
+        row |= {name: f"{row[name]:.6g}" for name in ("probability", "log_odds", "base_rate")}
+    _write_csv(path, (*columns, "surprise"), rows)
+    return found
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    write_lines(path, [json.dumps(plain(content), indent=2, ensure_ascii=False)])
+
+
+def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[dict[str, object]]) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_lines(path, text.getvalue().removesuffix("\n").split("\n"))

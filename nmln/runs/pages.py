@@ -1,0 +1,273 @@
+"""The report of a run: what its files say, as one page, with the curves as figures and numbers."""
+
+import json
+import shlex
+from collections.abc import Iterable
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nmln import checkpoint
+from nmln.config import Config, LadderConfig, configure
+from nmln.files import InputError, write_lines
+from nmln.molecules.tally import Dropped
+from nmln.report import page
+from nmln.report.curves import Levels, Panel, is_constant, paint_all, paint_panel, panels_of
+from nmln.report.figures import draw
+from nmln.report.findings import Finding, findings_of
+from nmln.report.history import History, read_history, table
+from nmln.report.page import Html, Section, write_page
+from nmln.training.method import Method
+from nmln.runs.folders import resuming
+from nmln.runs.folder import dropped_in, read_head
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_ACROSS, _ROW = 3, 3.0  # of the figure with all curves: panels in a row, and its height in inches
+
+
+class Report(NamedTuple):
+    """What a report says, and where it was put."""
+
+    findings: list[Finding]
+    written: tuple[Path, ...]
+
+
+class Run(NamedTuple):
+    """What the files of a run hold."""
+
+    folder: Path
+    kind: str  # molecules, db or graphs
+    config: Config
+    history: History
+    split: dict[str, int]  # how many worlds are for what
+    likelihood: dict[str, float | None]
+    dropped: tuple[Dropped, ...] = ()  # lines of the data that were left out
+
+    @property
+    def levels(self) -> Levels:
+        return levels_of(self.config.ladder)
+
+    @property
+    def findings(self) -> list[Finding]:
+        return findings_of(self.history, self.levels, self.config.optimiser.clip)
+
+    @property
+    def step(self) -> int:
+        return int(self.history.steps[-1])
+
+    @property
+    def seconds(self) -> float:
+        seconds = self.history.last("seconds") or 0.0
+        return seconds if isfinite(seconds) else 0.0
+
+
+def write_report(folder: Path, more: Iterable[Section] = ()) -> Report:
+    """Write report.html, training.png, training.svg and training.csv into the folder of a run.
+
+    `more` are sections that others have to add; they come before the settings of the run. Nothing but
+    the files is needed: neither the data nor the weights are read.
+    """
+    run = read_run(folder)
+    curves = write_curves(run)
+    sections = [*training_sections(run), *more, _again(run), configuration_section(run)]
+    written = write_page(folder / "report.html", _title(run), sections, _lead(run))
+    return Report(run.findings, (written, *curves))
+
+
+def write_curves(run: Run) -> tuple[Path, ...]:
+    """Write training.png, training.svg and training.csv into the folder of a run."""
+    folder, panels = run.folder, panels_of(run.history, run.levels)
+    names = {
+        curve.name: run.levels.names(curve) for curve in run.history.curves.values() if curve.listed
+    }
+    write_lines(folder / "training.csv", table(run.history, names))
+    rows = -(-len(panels) // _ACROSS)
+    figures = draw(folder / "training", paint_all(panels, _ACROSS), (11.5, max(1, rows) * _ROW))
+    return (*figures, folder / "training.csv")
+
+
+def read_run(folder: Path) -> Run:
+    """All that a report is made of; what a run may not have yet is empty."""
+    head = read_head(folder)
+    config = configure(head["config"], str(folder / "config.json"))
+    metrics = folder / "metrics.jsonl"
+    if not metrics.exists() or not metrics.stat().st_size:
+        raise InputError(
+            "this run has not told of any step yet, so there is nothing to draw. Go on with it: "
+            f"{resuming(folder)}",
+            str(metrics),
+        )
+    split = {
+        name: len(worlds)
+        for name, worlds in _read(folder / "split.json").items()
+        if isinstance(worlds, list)
+    }
+    history, found = read_history(metrics), _read(folder / "likelihood.json")
+    return Run(folder, str(head["kind"]), config, history, split, found, dropped_in(head))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What a file says that a run may not have."""
+    return checkpoint.read_json(path) if path.exists() else {}
+
+
+def levels_of(ladder: LadderConfig) -> Levels:
+    """What the levels of a configuration are called."""
+    method = Method.of(ladder)
+    trained = tuple(f"{rate:g}" for rate in method.noise.rates)
+    if method.temperatures is None:
+        return Levels(trained, trained, "corruption rate")
+    heats = tuple(f"T = {heat:.3g}" for heat in method.temperatures.rates)
+    return Levels(trained, heats, "level")
+
+
+def _title(run: Run) -> str:
+    return f"Training on {Path(run.config.data.source).name}"
+
+
+def _lead(run: Run) -> str:
+    steps = run.config.training.steps
+    state = "finished" if run.step >= steps else f"{run.step / steps:.0%} done"
+    return f"{run.step:,} of {steps:,} steps, {state}, {duration(run.seconds)}"
+
+
+def training_sections(run: Run) -> list[Section]:
+    """What there is to say about the training, its facts and its curves."""
+    findings, panels = run.findings, panels_of(run.history, run.levels)
+    warnings = [one.text for one in findings if one.warning]
+    verdict = page.bad(warnings) if warnings else page.good("Nothing to complain about.")
+    said = page.bullets(one.text for one in findings if not one.warning)
+    drawn = page.panels([partial(_paint, panel) for panel in panels])
+    hint = page.paragraph("Faint: what every step told. Strong: its running mean.")
+    sections = [
+        Section("Findings", page.joined(verdict, said)),
+        Section("The run", _facts(run)),
+        Section("Curves", page.joined(hint, drawn)),
+    ]
+    if run.likelihood:
+        sections.insert(2, Section("Likelihood", _likelihood(run)))
+    return sections
+
+
+def _paint(panel: Panel, axes: "Axes") -> None:
+    paint_panel(axes, panel)
+
+
+def _facts(run: Run) -> Html:
+    config, split = run.config, run.split
+    minutes = run.seconds / 60
+    facts: list[tuple[str, object]] = [
+        ("data", f"{config.data.source} ({run.kind})"),
+        ("steps", f"{run.step:,} of {config.training.steps:,}"),
+        ("time", f"{duration(run.seconds)}, {run.step / minutes:,.0f} steps a minute")
+        if minutes
+        else ("time", "unknown"),
+        ("processes", config.training.processes or "one for each core"),
+        ("chains", f"{config.chains.replicas} replicas of {len(run.levels.chains)} levels"),
+    ]
+    if split:
+        apart = f"{split.get('train', 0):,} to learn from, {split.get('test', 0):,} kept apart"
+        facts.insert(1, ("worlds", apart))
+    if run.dropped:
+        facts.insert(2, ("lines left out", "; ".join(map(str, run.dropped))))
+    if (evaluations := run.history.last("evaluations")) is not None:
+        facts.append(("worlds scored", f"{evaluations:,.0f}"))
+    facts += [
+        (f"{name.replace('_', ' ')}, at every step", _number(float(curve.numbers[0, 0])))
+        for name, curve in run.history.curves.items()
+        if not curve.listed and is_constant(curve)
+    ]
+    return page.facts(facts)
+
+
+def _likelihood(run: Run) -> Html:
+    """Whatever `likelihood.json` says, errors beside their numbers; known names in words."""
+    words = {
+        "worlds": "worlds",
+        "train": "training worlds, nats a world",
+        "test": "test worlds, nats a world",
+        "train_molecules": "training molecules, nats a molecule",
+        "test_molecules": "test molecules, nats a molecule",
+        "log_z": "log Z",
+        "log_z_low": "log Z, from below",
+        "log_z_high": "log Z, from above",
+        "log_z_least": "log Z, at least",
+        "log_z_most": "log Z, at most",
+        "effective_size": "annealed chains that count",
+    }
+    found, rows = run.likelihood, []
+    for name, value in found.items():
+        if name.removesuffix("_error") in found and name.endswith("_error"):
+            continue
+        error = found.get(f"{name}_error")
+        shown = "none" if value is None else _number(value)
+        told = shown if error is None else f"{shown} ± {_number(error)}"
+        rows.append((words.get(name, name.replace("_", " ")), told))
+    return page.facts(rows)
+
+
+def configuration_section(run: Run) -> Section:
+    """All settings of a run; those that are not defaults stand out."""
+    default = configure({}).to_dict()
+    content = run.config.to_dict()
+    parts = []
+    for name, part in content.items():
+        rows = [
+            (key, _setting(value, changed=value != default[name][key]))
+            for key, value in part.items()
+            if value is not None
+        ]
+        parts.append((name, page.facts(rows)))
+    hint = page.paragraph("What differs from the defaults is bold.")
+    return Section("Configuration", page.joined(hint, page.cards(parts)))
+
+
+def _again(run: Run) -> Section:
+    unfinished = run.step < run.config.training.steps
+    html = page.joined(
+        page.paragraph("The same run once more, in a folder of its own:"),
+        page.code(repeating(run.config, run.folder)),
+        page.paragraph("Going on with this run:" if unfinished else
+                       "Resuming it, where it is interrupted:"),
+        page.code(resuming(run.folder)),
+    )  # fmt: skip
+    return Section("Again", html)
+
+
+def _setting(value: object, changed: bool) -> Html:
+    shown = ", ".join(map(_number, value)) if isinstance(value, list) else _number(value)
+    return Html(f"<strong>{page.markup(shown)}</strong>") if changed else page.markup(shown)
+
+
+def _number(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,.6g}" if isinstance(value, float) else str(value)
+
+
+def repeating(config: Config, folder: Path) -> str:
+    """The command that makes the same run in another folder: the data, and what is not a default."""
+    default = configure({}).to_dict()
+    words = ["nmln", "train", config.data.source, "--output", f"{folder}-again"]
+    if config.data.language is not None:
+        words += ["--language", config.data.language]
+    for name, part in config.to_dict().items():
+        for key, value in part.items():
+            told = (name, key) in (("data", "source"), ("data", "language"))
+            if not told and value != default[name][key]:
+                shown = value if isinstance(value, str) else json.dumps(value)
+                words += ["--set", f"{name}.{key}={shown}"]
+    return shlex.join(words)
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it."""
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

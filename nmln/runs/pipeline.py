@@ -1,0 +1,341 @@
+"""The main job: from a file of molecules to a model, new molecules, and an honest page about them.
+
+It is made of stages, each an ordinary command of its own: train, sample, evaluate, report. All work in
+one folder, which is that of the training run, so that a job which was stopped goes on where it stopped.
+"""
+
+import json
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Generator
+
+from nmln import checkpoint
+from nmln.config import Config, configure, override
+from nmln.files import InputError, only_one, refuse_links, write_lines
+from nmln.runs import stream, job_page, pages, sample as sampling, data as sources, train as training
+from nmln.runs.folders import writing
+from nmln.runs.specification import BLOCK
+from nmln.runs.folder import check_new, moved, read_head, read_source, record_data
+from nmln.runs.job_page import Outcome, read_summary
+from nmln.runs.sample import Run, Wish
+from nmln.runs.workspace import SETTINGS, SUMMARY, Place, only_sampler, tidy
+
+MINUTES = 7.0
+"""Of training, where nobody says how many."""
+
+SHARE = 0.35
+"""Of the minutes of training that generating may take, where nobody says how many samples."""
+
+PRESET = "molecules"
+"""Of training: many replicas and few steps, so that nothing is learned by heart."""
+
+LEAST, MOST = 10_000, 200_000
+"""Samples at each level, where nobody says how many."""
+
+_HEAD, _LOCK = "main.json", ".main.lock"
+_KINDS: dict[str, Any] = {
+    "data": str, "size": int | None, "minutes": float | int | None, "samples": int | None, "seed": int,
+    "changes": Mapping, "chains": int, "burn_in": int,
+}  # fmt: skip
+_PILOT = 20  # sweeps that are timed
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that decides what comes out. What is not said is chosen when its time has come, and recorded.
+
+    `changes` are settings of the training, named as `chains.moves`.
+    """
+
+    data: str = "pubchem-10"
+    size: int | None = None
+    minutes: float | None = None
+    samples: int | None = None
+    seed: int = 0
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    chains: int = 100
+    burn_in: int = 300
+
+    def config(self, processes: int = 1) -> Config:
+        """The settings of the training."""
+        flags: dict[str, Any] = {
+            "data.source": self.data,
+            "data.nodes": self.size,
+            "training.seed": self.seed,
+            "model.seed": self.seed,
+            "training.processes": processes,
+        }
+        if "training.steps" not in self.changes:
+            flags["training.minutes"] = MINUTES if self.minutes is None else self.minutes
+        elif self.minutes is not None:
+            raise InputError("minutes and training.steps both say how long. Give one of them.")
+        return override(configure({}, preset=PRESET), {**flags, **self.changes})
+
+    def located(self) -> "Settings":
+        """The same with the full path of the data, so that the job finds them from anywhere."""
+        return replace(self, data=sources.located(self.config().data).source)
+
+
+def run(folder: Path, settings: Settings, say: Say = lambda _: None) -> Outcome:
+    """All stages in this process, those that are finished left out."""
+    check_kind(settings.data)
+    if not (folder / "config.json").exists():
+        load(settings)
+    with alone(folder):
+        settings = begin(folder, settings)
+        if not trained(folder):
+            say("training")
+            job = (
+                training.resume(folder)
+                if (folder / "config.json").exists()
+                else training.begin(folder, settings.config())
+            )
+            training.run(job)
+        if not sampled(folder):
+            say("generating")
+            opened = sampling.open_run(folder)
+            settings = settle(folder, opened, settings, 1)
+            with stream.only_sampler(sampling.place_of(opened)):
+                job = sample_job(folder, opened, settings)
+                stream.work(job)
+                stream.finish(job)
+        return conclude(folder, say)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Be the only process that does the main job in a folder; its stages have locks of their own."""
+    with only_one(folder / _LOCK, "running nmln run"):
+        yield
+
+
+# The head: what is asked of a folder.
+
+
+def check_kind(data: str) -> None:
+    """Refuse what is no set of molecules, with the commands that are for it."""
+    if (kind := sources.kind_of(data)) != "molecules":
+        told = shlex.quote(data)
+        name = shlex.quote(str(Path("runs") / Path(data).name.split(".")[0]))
+        what = "graphs" if kind == "graphs" else "worlds of other kinds"
+        raise InputError(
+            f"the main job is for molecules, but this holds {what}. Learn from them with: nmln train "
+            f"{told}, then nmln sample {name}",
+            data,
+        )
+
+
+def load(settings: Settings) -> sources.Source:
+    """The molecules, split; refuses so few that nothing can be kept apart."""
+    source = sources.load(settings.config().data)
+    if not len(source.train) or not len(source.test):
+        raise InputError(
+            f"{len(source.names)} molecules cannot be split into some to learn from and some to keep "
+            "apart. Give more of them.",
+            settings.data,
+        )
+    return source
+
+
+def begin(folder: Path, settings: Settings) -> Settings:
+    """Record what is asked, or go on with what was asked before if it is the same."""
+    settings = settings.located()
+    recorded = read_settings(folder)
+    if recorded is None:
+        if (folder / "config.json").exists():
+            raise InputError(
+                "there is a run of nmln train in this folder. Choose another one (--output).",
+                str(folder),
+            )
+        check_new(folder)
+        write_settings(folder, settings)
+        return settings
+    if settings.data != recorded.data and _gone(recorded.data):
+        recorded = _moved(folder, recorded, settings.data)
+    if settings.samples is None:  # chosen by a timing before, or still to be chosen
+        settings = replace(settings, samples=recorded.samples)
+    if differences := _differences(recorded, settings):
+        raise InputError(
+            f"a job with other settings was begun in this folder ({', '.join(differences)}). Say the "
+            "same to go on with it, or choose another folder (--output).",
+            str(folder),
+        )
+    return recorded
+
+
+def _gone(data: str) -> bool:
+    """Whether data that were found by their full path are not there any more."""
+    return Path(data).is_absolute() and not Path(data).exists()
+
+
+def _moved(folder: Path, recorded: Settings, data: str) -> Settings:
+    """The same job on data that have moved, noted wherever the old place was."""
+    if (folder / "config.json").exists():
+        head = read_head(folder)
+        config = moved(configure(head["config"], str(folder / "config.json")), data)
+        read_source(folder, head, config.data)  # refuses other data
+        record_data(folder, config.data)
+    recorded = replace(recorded, data=data)
+    write_settings(folder, recorded)
+    return recorded
+
+
+def _differences(recorded: Settings, settings: Settings) -> list[str]:
+    before, now = _flat(recorded), _flat(settings)
+    return [
+        f"{name} {before.get(name, 'by default')}, not {now.get(name, 'by default')}"
+        for name in [*before, *(name for name in now if name not in before)]
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _flat(settings: Settings) -> dict[str, Any]:
+    """What was said, under its own name; the rest is left to defaults."""
+    said = {name: value for name, value in asdict(settings).items() if value is not None}
+    return {**said, **said.pop("changes")}
+
+
+def read_settings(folder: Path) -> Settings | None:
+    """What was asked of a folder, if anything was."""
+    refuse_links(folder)
+    path = folder / _HEAD
+    if not path.exists():
+        return None
+    try:
+        found = Settings(**checkpoint.read_json(path))
+        for name, kind in _KINDS.items():
+            if not isinstance(value := getattr(found, name), kind):
+                raise TypeError(f"{name} is {type(value).__name__}")
+        return found
+    except TypeError as error:
+        raise InputError(
+            f"this does not describe a job ({error}). Choose another folder (--output).", str(path)
+        ) from None
+
+
+def write_settings(folder: Path, settings: Settings) -> None:
+    with writing(folder / _HEAD):
+        write_lines(folder / _HEAD, [json.dumps(asdict(settings), indent=2, ensure_ascii=False)])
+
+
+# Stages.
+
+
+def trained(folder: Path) -> bool:
+    return (folder / "model").exists()
+
+
+def sampled(folder: Path) -> bool:
+    """Whether all samples are in place, and nothing of their making is left to be finished."""
+    place = Place("molecules", folder / "samples")
+    return (place.home / SUMMARY).exists() and not (place.work / SETTINGS).exists()
+
+
+def train_arguments(folder: Path, settings: Settings, processes: int) -> list[str]:
+    """The command that does or goes on with the training, without `nmln`."""
+    if (folder / "config.json").exists():
+        return ["train", "--resume", str(folder), "--processes", str(processes)]
+    words = ["train", settings.data, "--output", str(folder), "--seed", str(settings.seed)]
+    words += ["--processes", str(processes), "--preset", PRESET]
+    if settings.size is not None:
+        words += ["--nodes", str(settings.size)]
+    if (minutes := settings.config().training.minutes) is not None:
+        words += ["--minutes", f"{minutes:g}"]
+    return [*words, *_set(settings.changes)]
+
+
+def _set(changes: Mapping[str, Any]) -> list[str]:
+    """Settings as the command line takes them."""
+    words = []
+    for name, value in changes.items():
+        words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    return words
+
+
+def settle(folder: Path, opened: Run, settings: Settings, processes: int) -> Settings:
+    """Settings that say how many samples: as asked, or as many as fit into the time; recorded."""
+    if settings.samples is None:
+        minutes = pages.read_run(folder).seconds / 60
+        chosen = fitting_samples(opened, settings, SHARE * minutes, processes)
+        settings = replace(settings, samples=chosen)
+        write_settings(folder, settings)
+    return settings
+
+
+def fitting_samples(opened: Run, settings: Settings, minutes: float, processes: int) -> int:
+    """As many samples as chains give in a time, by a timing of the model; in whole thousands."""
+    each = seconds_a_sweep(opened, settings, processes)
+    draws = (60 * minutes / each - settings.burn_in) / sampling.THIN
+    thousands = int(draws * settings.chains) // 1000
+    return min(MOST, max(LEAST, 1000 * thousands))
+
+
+def seconds_a_sweep(opened: Run, settings: Settings, processes: int) -> float:
+    """How long a sweep of the blocks of chains that one process has takes, here and now."""
+    blocks = -(-settings.chains // BLOCK)
+    chains = -(-settings.chains // blocks)
+    rng = Generator().manual_seed(settings.seed)
+    sweeps = opened.model.sample(1 + _PILOT, rng, chains=chains, burn_in=0)
+    next(sweeps)  # the first one warms up
+    start = time.perf_counter()
+    for _ in sweeps:
+        pass
+    each = (time.perf_counter() - start) / _PILOT
+    return each * -(-blocks // processes)
+
+
+def sample_job(folder: Path, opened: Run, settings: Settings, command: str = "") -> stream.Job:
+    """Sampling at all levels into the folder, begun or gone on with."""
+    assert settings.samples is not None
+    wish = Wish(
+        settings.samples,
+        chains=settings.chains,
+        burn_in=settings.burn_in,
+        seed=settings.seed,
+        all_levels=True,
+    )
+    about = {"command": command or "nmln run", "resume": "the same command again"}
+    return sampling.begin(opened, wish, about=about)
+
+
+def sample_arguments(folder: Path) -> list[str]:
+    """The command with which one of several processes works on the sampling, without `nmln`."""
+    return ["sample", str(folder), "--resume"]
+
+
+def conclude(folder: Path, say: Say = lambda _: None) -> Outcome:
+    """Evaluate the samples of every level and write the report."""
+    place = Place("molecules", folder / "samples")
+    with only_sampler(place):
+        tidy(place)  # a kill may have left a part of the working folder behind
+    return job_page.conclude(folder, repeating(folder), say)
+
+
+def repeating(folder: Path) -> str:
+    """The command that does the same in another folder: with the steps and samples that were chosen."""
+    settings = read_settings(folder) or Settings()
+    config = configure(read_head(folder)["config"], str(folder / "config.json"))
+    attempts = read_summary(folder / "samples" / stream.SUMMARY)["attempts"]
+    changes = {**settings.changes, "training.steps": config.training.steps}
+    changes.pop("training.minutes", None)
+    words = ["nmln", "run", "--data", config.data.source]
+    if settings.size is not None:
+        words += ["--size", str(settings.size)]
+    words += [
+        "--num-samples", str(attempts), "--seed", str(settings.seed),
+        "--processes", str(config.training.processes or 1), "--output", f"{folder}-again",
+    ]  # fmt: skip
+    for flag, value, default in (
+        ("--chains", settings.chains, Settings.chains),
+        ("--burn-in", settings.burn_in, Settings.burn_in),
+    ):
+        words += [flag, str(value)] if value != default else []
+    return shlex.join([*words, *_set(changes)])

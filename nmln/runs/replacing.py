@@ -1,0 +1,71 @@
+"""Complete results, put in place of older ones."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nmln import checkpoint
+from nmln.files import InputError
+from nmln.runs.workspace import (
+    REPLACED,
+    RESULT,
+    SUMMARY,
+    WRITING,
+    Place,
+    check_graphs,
+    foreign,
+    inside,
+)
+
+
+@contextmanager
+def writing(place: Place, work: Path) -> Iterator[Path]:
+    """A new folder for results, which are complete once this ends without an error."""
+    for name in (WRITING, RESULT):
+        for path in inside(work / name):
+            if path.is_dir():
+                path.rmdir()
+            elif place.owns(place.work / path.relative_to(work)):
+                path.unlink()
+            else:
+                raise foreign(path)
+    folder = work / WRITING
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
+    os.replace(folder, work / RESULT)
+
+
+def swap(place: Place, work: Path) -> None:
+    """Put complete results in place of older ones, and remove what only those had.
+
+    The summary goes first and comes last, so that it never stands beside samples of another run.
+    """
+    result = work / RESULT
+    names = sorted(path.name for path in result.iterdir())
+    stale = [path for path in _written_before(place) if path.name not in names]
+    if SUMMARY in names:
+        (place.home / SUMMARY).unlink(missing_ok=True)
+    for path in stale:
+        path.unlink(missing_ok=True)
+    for name in sorted(names, key=lambda name: name == SUMMARY):
+        target = place.home / name
+        if (result / name).is_dir() and os.path.lexists(target):
+            check_graphs(place)
+            os.rename(target, work / REPLACED)
+        os.replace(result / name, target)
+    result.rmdir()
+
+
+def _written_before(place: Place) -> list[Path]:
+    """What an earlier sampling wrote to this place and this one may not."""
+    if place.kind != "molecules":
+        return list(place.pages)
+    try:
+        told = checkpoint.read_json(place.home / SUMMARY)
+        every = bool(told["settings"]["all_levels"])
+        levels = [one["level"] for one in told["levels"]] if every else []
+    except (InputError, OSError, KeyError, TypeError):
+        return []
+    counts = [place.home / f"counts-{level}.csv" for level in levels if type(level) is int]
+    return [*counts, *place.pages]

@@ -1,0 +1,339 @@
+"""Samples from a trained model by the million: streamed to files, kept, resumed, in several processes.
+
+The chains are dealt into blocks of a fixed size, see `blocks`. Any processes can draw them, on one
+machine or several; in the end they are put together, counted and put in place of older samples.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from nmln import checkpoint
+from nmln.diagnostics import Diagnostics, diagnose
+from nmln.files import InputError, InterruptedRunError, only_one, plain, write_lines
+from nmln.model import Model
+from nmln.molecules.chemistry import STATUSES
+from nmln.report.summary import write_summary
+from nmln.runs.blocks import (
+    REMEMBERED,
+    SAVE_EVERY,
+    Job,
+    Kept,
+    chains_of,
+    check_start,
+    decoder_of,
+    work_on,
+)
+from nmln.runs.specification import Settings, fingerprint
+from nmln.runs.replacing import swap, writing
+from nmln.runs.recorded import joined, longest
+from nmln.runs.sample_rows import Tally, checked_rows, join_rows, write_counts
+from nmln.runs.train import interruption
+from nmln.runs.workspace import (
+    COUNTS,
+    SAMPLES,
+    SUMMARY,
+    Begun,
+    Place,
+    check_idle,
+    check_own,
+    damaged,
+    discard,
+    only_sampler,
+    read_marker,
+    tidy,
+    unfinished,
+    write_marker,
+)
+from nmln.runs.world_files import read_worlds, write_worlds
+
+__all__ = [
+    "COUNTS",
+    "REMEMBERED",
+    "SAMPLES",
+    "SUMMARY",
+    "Generated",
+    "Job",
+    "Kept",
+    "Place",
+    "Settings",
+    "attend",
+    "begin",
+    "chains_of",
+    "finish",
+    "only_sampler",
+    "resume",
+    "work",
+]
+
+
+def begin(
+    place: Place,
+    model: Model,
+    settings: Settings,
+    about: dict[str, Any] | None = None,
+    *,
+    overwrite: bool = False,
+    sources: Sequence[Path] = (),
+) -> Job:
+    """Sampling at a place; goes on if the same was begun there, refuses to spoil anything else.
+
+    A beginning of which no block has kept anything, such as one that failed at once, gives way; with
+    `overwrite` any other does too. Finished samples stay until `finish` has new ones to put in their
+    place. `sources` are the working folders of parts that are to be joined.
+    """
+    with only_sampler(place):
+        check_own(place)
+        tidy(place)
+        found: Begun | None = None
+        try:
+            if (found := read_marker(place)) is not None:
+                return _same(place, model, found, settings, sources)
+        except InputError:
+            if not overwrite and (found is None or _kept_anything(found)):
+                raise
+            for folder in unfinished(place):
+                check_idle(folder)
+        if not overwrite and (there := place.results()):
+            raise InputError(
+                f"there are samples in this folder already ({there[0].name}). Choose another one "
+                "(--output), or give --overwrite.",
+                str(place.home),
+            )
+        settings.check(model)
+        check_start(Job(place, model, settings))
+        for folder in unfinished(place):
+            discard(place, folder)
+        return Job.of(place, model, write_marker(place, settings, about or {}, sources))
+
+
+def resume(place: Place | Path, model: Model) -> Job:
+    """Go on with what was begun at a place, or in a folder of molecules."""
+    if isinstance(place, Path):
+        place = Place("molecules", place)
+    with only_sampler(place):
+        check_own(place)
+        tidy(place)
+        return attend(place, model)
+
+
+def attend(place: Place, model: Model) -> Job:
+    """The sampling that another process sees to; nothing is changed."""
+    found = read_marker(place)
+    if found is None:
+        done = " It is finished." if place.results() else ""
+        raise InputError(f"there is no sampling here to go on with.{done}", str(place.output))
+    return _checked(place, model, found)
+
+
+def _checked(place: Place, model: Model, found: Begun) -> Job:
+    """What was begun, if it can be asked of this model."""
+    if found.settings.model != fingerprint(model):
+        raise InputError(
+            "the model has changed since this sampling was begun. Begin anew with --overwrite, or "
+            "choose another folder (--output).",
+            str(place.output),
+        )
+    try:
+        found.settings.check(model)
+    except ValueError as error:
+        raise damaged(found.work, error) from None
+    return Job.of(place, model, found)
+
+
+def _same(
+    place: Place, model: Model, found: Begun, settings: Settings, sources: Sequence[Path]
+) -> Job:
+    """What was begun, if it is the same."""
+    job = _checked(place, model, found)
+    if not found.settings.block:  # dealt out by the processes of an earlier version
+        settings = replace(settings, parts=found.settings.parts, block=0)
+    if found.settings != settings or list(found.sources) != [one.absolute() for one in sources]:
+        told = differences(found.settings, settings) or "other parts to join"
+        raise InputError(
+            f"sampling with other settings was begun in this folder ({told})."
+            " Go on with it (--resume), choose another folder (--output), or give --overwrite.",
+            str(place.output),
+        )
+    return job
+
+
+def _kept_anything(found: Begun) -> bool:
+    """Whether there is a checkpoint; rows without one are begun anew in any case."""
+    return any(checkpoint.saved_steps(one) for one in found.work.glob(f"{found.blocks}-*"))
+
+
+def differences(before: Settings, now: Settings) -> str:
+    names = [entry.name for entry in fields(Settings)]
+    told = [
+        f"{name} {getattr(before, name)!r} instead of {getattr(now, name)!r}"
+        for name in names
+        if getattr(before, name) != getattr(now, name)
+    ]
+    return ", ".join(told)
+
+
+def work(
+    job: Job,
+    blocks: Sequence[int] | None = None,
+    tick: Callable[[], None] | None = None,
+    save_every: float = SAVE_EVERY,
+) -> None:
+    """Bring blocks (all, unless some are named) to their end, or until a signal asks to stop."""
+    chosen = job.blocks if blocks is None else blocks
+    alone = len(chosen) == len(job.blocks)
+    if job.joins:
+        return
+    decoder = decoder_of(job)
+    with interruption(alone) as interrupted:
+        for block in chosen:
+            with only_one(job.lock(block), "sampling"), _said_alike(job, alone):
+                kept = Kept.load(job, block)
+                if kept.sweeps < job.settings.sweeps:
+                    work_on(job, block, kept, decoder, interrupted, tick, save_every)
+
+
+@contextmanager
+def _said_alike(job: Job, alone: bool) -> Iterator[None]:
+    """Of several processes each stops after another sweep: all say the same, so that it is told once."""
+    try:
+        yield
+    except InterruptedRunError:
+        if alone:
+            raise
+        raise InterruptedRunError(f"stopped, and kept. Go on with: {job.again}") from None
+
+
+# All blocks together.
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What came out. `summary` is the content of sampling.json, which only molecules have."""
+
+    summary: dict[str, Any]
+    written: tuple[Path, ...]
+
+    @property
+    def valid(self) -> float:
+        """The share of valid molecules at the target."""
+        return self.summary["levels"][-1]["valid"] / self.summary["attempts"]
+
+
+def finish(job: Job, processes: int = 1) -> Generated:
+    """Put the blocks together, count, judge the chains; afterwards the working folder is gone.
+
+    `processes` is how many worked on them, for the samples a second. Stopped at any moment, it can be
+    done again: nothing that it reads is removed before all that it writes is in place.
+    """
+    with only_sampler(job.place):
+        check_own(job.place)
+        kept = [_done(job, block) for block in range(job.settings.parts)]
+        judged = _judge(job, kept, processes)
+        with writing(job.place, job.work) as folder:
+            summary, written = _write(job, kept, processes, judged, folder)
+        swap(job.place, job.work)
+        discard(job.place, job.work)
+    return Generated(summary, tuple(job.place.home / path.name for path in written))
+
+
+def _done(job: Job, block: int) -> Kept:
+    kept = Kept.load(job, block)
+    if kept.sweeps < job.settings.sweeps or kept.pending:
+        raise InputError(
+            f"block {block} of {job.settings.parts} is not done yet. Go on with: {job.again}",
+            str(job.folder),
+        )
+    return kept
+
+
+def _judge(job: Job, kept: Sequence[Kept], processes: int) -> Diagnostics | None:
+    recorders = [one.recorder for one in kept if one.recorder is not None]
+    if min(recorder.seen for recorder in recorders) < 2:
+        return None
+    recording = joined([recorder.recording() for recorder in recorders], processes)
+    return diagnose(recording, job.model.method.ladder)
+
+
+def _write(
+    job: Job, kept: Sequence[Kept], processes: int, judged: Diagnostics | None, folder: Path
+) -> tuple[dict[str, Any], list[Path]]:
+    """All results in a folder: the samples first."""
+    page: list[Path] = []
+    if judged is not None:
+        title = f"Chains of {job.about.get('run', job.folder.name)}"
+        page += write_summary(folder / job.place.pages[0].name, judged, title)
+    common = _summary(job, kept, processes, judged)
+    if job.settings.kind == "molecules":
+        summary, written = _write_molecules(job, kept, common, folder)
+        return summary, [*written[:3], *page, *written[3:]]
+    target = folder / job.place.target.name
+    drawn = [(job.data(block), one.offset) for block, one in enumerate(kept)]
+    worlds = read_worlds(job.model.space, job.settings, drawn)
+    write_worlds(target, job.settings.kind, job.model.space, worlds)
+    return common, [target, *page]
+
+
+def _write_molecules(
+    job: Job, kept: Sequence[Kept], common: dict[str, Any], folder: Path
+) -> tuple[dict[str, Any], list[Path]]:
+    settings, tally = job.settings, Tally(job.levels)
+    for block, one in enumerate(kept):
+        tally.count(checked_rows(job.data(block), one.offset, _expected(job, block)))
+    written = [folder / SAMPLES, folder / COUNTS, folder / SUMMARY]
+    join_rows(written[0], [job.data(block) for block in range(settings.parts)])
+    write_counts(written[1], tally.most_frequent(job.levels[-1]))
+    for level in job.levels if settings.all_levels else ():
+        written.append(folder / f"counts-{level}.csv")
+        write_counts(written[-1], tally.most_frequent(level))
+    rates = job.model.method.ladder.rates
+    levels = [
+        {
+            "level": level,
+            "rate": rates[level],
+            **{name: tally.statuses[level][name] for name in STATUSES},
+            "unique": len(tally.molecules[level]),
+        }
+        for level in job.levels
+    ]
+    about = {name: value for name, value in job.about.items() if name != "resume"}
+    summary = {**about, "attempts": settings.samples, "levels": levels, **common}
+    write_lines(written[2], [json.dumps(plain(summary), indent=2)])
+    return summary, written
+
+
+def _expected(job: Job, block: int) -> Iterator[tuple[int, int]]:
+    """The sample and level of each row of a block."""
+    for draw in range(job.settings.draws):
+        wanted = job.settings.wanted(block, draw)
+        for level in job.levels:
+            for row in wanted:
+                yield row, level
+
+
+def _summary(
+    job: Job, kept: Sequence[Kept], processes: int, judged: Diagnostics | None
+) -> dict[str, Any]:
+    settings = job.settings
+    counted = [one.snapshot.evaluations for one in kept if one.snapshot is not None]
+    seconds = [one.seconds for one in kept]
+    whole = longest(seconds, processes)
+    moves = settings.moves or job.model.config.sampling.moves
+    return {
+        "attempts": settings.samples,
+        "settings": asdict(settings),
+        "moves_per_sample": settings.thin * moves,
+        "moves_before_the_first": settings.burn_in * moves,
+        "evaluations": {
+            "scores": sum(one.scores for one in counted),
+            "slopes": sum(one.slopes for one in counted),
+        },
+        "processes": processes,
+        "seconds": whole,
+        "samples_per_second": settings.samples / whole,
+        "decoding_share": sum(one.decoding for one in kept) / sum(seconds),
+        "findings": [] if judged is None else judged.findings(),
+    }

@@ -1,0 +1,126 @@
+"""Watchers of a run of training."""
+
+import os
+import socket
+import time
+import weakref
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from nmln.files import open_regular
+from nmln.training import Metrics
+from nmln.runs.folders import writing
+from nmln.runs.train import Job, Watcher
+
+_FLUSH_SECONDS = 5.0  # a reader of the events is at most so far behind
+
+
+@dataclass(frozen=True)
+class Several:
+    """Several watchers as one."""
+
+    watchers: tuple[Watcher, ...]
+
+    def on_start(self, job: Job) -> None:
+        for watcher in self.watchers:
+            watcher.on_start(job)
+
+    def on_step(self, metrics: Metrics, quality: dict[str, float]) -> None:
+        for watcher in self.watchers:
+            watcher.on_step(metrics, quality)
+
+    def on_note(self, text: str) -> None:
+        for watcher in self.watchers:
+            watcher.on_note(text)
+
+
+class EventFile:
+    """A new file of events for TensorBoard, after which those of steps beyond `done` are void.
+
+    It is written in this thread, not in one of its own: an error of the disk is raised where a caller
+    can report it.
+    """
+
+    _numbers = count()
+
+    def __init__(self, folder: Path, done: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}.{next(self._numbers)}"
+        self._event = Event
+        self._writer = RecordWriter(open_regular(folder / f"events.out.tfevents.{name}", "wb"))
+        self._add(file_version="brain.Event:2")
+        self._add(step=done + 1, session_log=SessionLog(status=SessionLog.START))
+
+    def _add(self, **content: Any) -> None:
+        event = self._event(wall_time=time.time(), **content)
+        self._writer.write(event.SerializeToString())
+
+    def number(self, name: str, number: float, step: int) -> None:
+        from torch.utils.tensorboard.summary import scalar
+
+        self._add(step=step, summary=scalar(name, number))
+
+    def text(self, name: str, text: str) -> None:
+        """A text without a step, which no return to an earlier one wipes out."""
+        from torch.utils.tensorboard.summary import text as summary
+
+        self._add(summary=summary(name, text))
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        """What cannot be written any more has been reported, or the process ends with another error."""
+        with suppress(OSError):
+            self._writer.close()
+
+
+class TensorBoard:
+    """Writes what a step tells as events for TensorBoard, one curve for each level.
+
+    Events of steps that are taken again, after resuming or going back, replace the old ones. All that
+    was told is on disk after the last step, after a few seconds, and when the process ends or nobody
+    holds the watcher any more: no call is needed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_start(self, job: Job) -> None:
+        self.last_step = job.config.training.steps
+        self._open(job.trainer.step_number)
+
+    def _open(self, done: int) -> None:
+        with writing(self.folder):
+            self.file = EventFile(self.folder, done)
+        self.close = weakref.finalize(self, self.file.close)  # at the exit of the process too
+        self.step, self.flushed = done, time.monotonic()
+
+    def on_step(self, metrics: Metrics, quality: dict[str, float]) -> None:
+        if metrics.step <= self.step:  # the run went back
+            self.close()
+            self._open(metrics.step - 1)
+        self.step = metrics.step
+        told = asdict(metrics)
+        del told["step"]
+        with writing(self.folder):
+            for key, found in {**told, **quality}.items():
+                name = key.replace("_", " ")
+                if isinstance(found, int | float):
+                    self.file.number(name, found, metrics.step)
+                    continue
+                for level, number in enumerate(found):
+                    self.file.number(f"{name}/level {level}", number, metrics.step)
+            if metrics.step >= self.last_step or time.monotonic() - self.flushed > _FLUSH_SECONDS:
+                self.file.flush()
+                self.flushed = time.monotonic()
+
+    def on_note(self, text: str) -> None:
+        with writing(self.folder):
+            self.file.text("notes", text)

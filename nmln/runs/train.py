@@ -1,0 +1,221 @@
+"""A run of training in its folder: begun, watched, kept, resumed."""
+
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from nmln import checkpoint
+from nmln.config import Config, configure
+from nmln.distributed import Ranks
+from nmln.files import InputError, InterruptedRunError
+from nmln.model import Model
+from nmln.signals import interruption as interruption
+from nmln.training import Metrics, Return, Trainer, train
+from nmln.training.loop import Guard
+from nmln.training.pilot import steps_in
+from nmln.runs import data as sources
+from nmln.runs.folders import HEAD, check_model, locked, resuming
+from nmln.runs.folder import (
+    check_new,
+    moved,
+    other_data,
+    read_head,
+    read_source,
+    record_data,
+    split_hash,
+    write_head,
+)
+from nmln.runs.metrics import MetricsLog
+from nmln.training.restore import restore
+from nmln.runs.data import Source
+
+_QUALITY_EVERY = 50  # steps between two looks at the chains' worlds
+_HELD_OUT = 500  # worlds kept apart whose likelihood is watched
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """Somebody who looks on; the command line shows a table, a test collects."""
+
+    def on_start(self, job: "Job") -> None: ...
+
+    def on_step(self, metrics: Metrics, quality: dict[str, float]) -> None: ...
+
+    def on_note(self, text: str) -> None: ...
+
+
+class Silent:
+    """Looks away."""
+
+    def on_start(self, job: "Job") -> None: ...
+
+    def on_step(self, metrics: Metrics, quality: dict[str, float]) -> None: ...
+
+    def on_note(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run of training: what it learns from, the model, and the folder it is kept in."""
+
+    folder: Path
+    config: Config
+    source: Source
+    model: Model
+    trainer: Trainer
+    guard: Guard
+    seconds_before: float = 0.0
+    seen: tuple[int, ...] = ()  # steps of the checkpoints that were there when it was opened
+
+    @property
+    def finished(self) -> bool:
+        return self.trainer.step_number >= self.config.training.steps
+
+
+def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> Job:
+    """A new run; refuses a folder that holds one already, or files that are not a run's."""
+    ranks = ranks or Ranks()
+    check_new(folder)
+    if config.data.language is not None and sources.kind_of(config.data.source) != "db":
+        raise InputError(
+            "a language is for worlds in .db files, and this is none. Leave it out (--language).",
+            config.data.source,
+        )
+    # Recorded: later, any number of processes continues with the same blocks.
+    blocks = max(config.training.blocks, ranks.count)
+    config = replace(config, training=replace(config.training, blocks=blocks))
+    config = replace(config, data=sources.located(config.data))
+    source = sources.load(config.data)
+    worlds = sources.pick(source.worlds, source.train)
+    model = Model.build(source.space, worlds, config, source.formulas)
+    trainer = Trainer(model.potential, worlds, config, ranks)
+    if config.training.minutes is not None:
+        steps = steps_in(config.training.minutes, trainer)
+        config = replace(config, training=replace(config.training, steps=steps, minutes=None))
+        model = replace(model, config=config)
+        trainer.config = config
+    ranks.wait()
+    if ranks.first:
+        with locked(folder):
+            check_new(folder, source)  # again: another process may have been here meanwhile
+            write_head(folder, model, source)
+    return Job(folder, config, source, model, trainer, Guard.of(trainer))
+
+
+def resume(
+    folder: Path, ranks: Ranks | None = None, data: str | None = None, language: str | None = None
+) -> Job:
+    """Go on with a run from its newest good checkpoint.
+
+    `data` and `language` say where its data are now, if they have moved.
+    """
+    head = read_head(folder)
+    if "combined" in head:
+        raise InputError(
+            "this model was combined from others and is finished. Train one of those on, and combine "
+            "them again.",
+            str(folder),
+        )
+    if ranks is None or ranks.first:
+        with locked(folder):  # told before the data are read
+            check_model(folder)
+    config = moved(configure(head["config"], str(folder / HEAD)), data, language)
+    source = read_source(folder, head, config.data)
+    worlds = sources.pick(source.worlds, source.train)
+    model = Model.build(source.space, worlds, config, source.formulas)
+    if str(model.describe()["program"]) != head["program"]:
+        raise other_data(folder, source, config.data.source)
+    trainer = Trainer(model.potential, worlds, config, ranks)
+    guard, seconds = Guard.of(trainer), 0.0
+    seen = tuple(checkpoint.saved_steps(folder))
+    if seen:  # else it was killed before the first was written
+        kept = checkpoint.load(folder)
+        if kept.content.get("split", split_hash(source)) != split_hash(source):
+            raise InputError(
+                "this checkpoint was made with another split of the data than the one in split.json. "
+                "Restore the folder from a copy.",
+                str(kept.path),
+            )
+        seconds = restore(kept, trainer, guard)
+    return Job(folder, config, source, model, trainer, guard, seconds, seen)
+
+
+def run(job: Job, watcher: Watcher | None = None) -> Model:
+    """Train to the end, or until a signal asks to stop; what was reached is kept either way."""
+    if not job.trainer.ranks.first:
+        return _run(job, Silent())
+    with locked(job.folder):
+        _check_unchanged(job)
+        return _run(job, watcher or Silent())
+
+
+def _check_unchanged(job: Job) -> None:
+    """Under the lock: what the job was opened from is still there, and the end can be written."""
+    head = read_head(job.folder)
+    check_model(job.folder)
+    if tuple(checkpoint.saved_steps(job.folder)) != job.seen:
+        raise InputError(
+            f"another process has trained in this folder meanwhile. Go on with: {resuming(job.folder)}",
+            str(job.folder),
+        )
+    if configure(head["config"]).data != job.config.data:
+        record_data(job.folder, job.config.data)
+
+
+def _run(job: Job, watcher: Watcher) -> Model:
+    trainer, training = job.trainer, job.config.training
+    first, log = trainer.ranks.first, MetricsLog(job.folder)
+    quality = sources.Quality.of(job.source.kind, job.source.space, job.source.names)
+    held_out = sources.pick(job.source.worlds, job.source.test[:_HELD_OUT])
+    start = saved = time.perf_counter()
+    if first:
+        watcher.on_start(job)
+        if gap := log.cut(trainer.step_number):
+            watcher.on_note(gap)
+    with interruption(trainer.ranks.count == 1) as interrupted:
+        for event in train(trainer, guard=job.guard):
+            if isinstance(event, Return):
+                save(job, job.seconds_before + time.perf_counter() - start)
+                if first:
+                    # What came after is the run that went wrong: nobody may go on from it.
+                    checkpoint.discard_after(job.folder, trainer.step_number)
+                    watcher.on_note(str(event))
+                    log.cut(trainer.step_number)
+                continue
+            now = time.perf_counter()
+            told = {}
+            if event.step % _QUALITY_EVERY == 0 or event.step == training.steps:
+                told = quality.measure(trainer.blocks[0].chains.values[-1])
+                if len(held_out) and job.config.chains.weighted:  # else log Z lags with the chains
+                    told["held_out"] = float(trainer.log_likelihood(held_out)[-1])
+            seconds = job.seconds_before + now - start
+            if first:
+                log.append({**asdict(event), **told, "seconds": round(seconds, 3)})
+                watcher.on_step(event, told)
+            stop = trainer.ranks.agree(interrupted())
+            due = trainer.ranks.agree(now - saved >= training.checkpoint_seconds)
+            if stop or due or event.step == training.steps:
+                save(job, seconds)
+                saved = time.perf_counter()
+            if stop:
+                raise InterruptedRunError(
+                    f"stopped after step {event.step}, and kept. Go on with: {resuming(job.folder)}"
+                )
+    model = job.model.averaged(trainer)
+    if first:
+        model.save(job.folder / "model")
+    return model
+
+
+def save(job: Job, seconds: float) -> None:
+    """Keep the whole run as a checkpoint; every rank hands in its chains, the first one writes."""
+    tree = {**job.trainer.tree(), "guard": job.guard.tree()}
+    if job.trainer.ranks.first:
+        tensors, content = checkpoint.flatten(tree)
+        whole = {"tree": content, "seconds": seconds, **job.model.describe()}
+        whole["split"] = split_hash(job.source)
+        step = job.trainer.step_number
+        MetricsLog(job.folder).synchronise()  # after a power cut too, no step has a gap behind it
+        checkpoint.save(job.folder, step, tensors, whole, keep=job.config.training.keep)
+    job.trainer.ranks.wait()

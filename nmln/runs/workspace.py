@@ -1,0 +1,401 @@
+"""Where samples go, and the working folder beside them: begun, locked and cleared.
+
+Until samples are complete all that belongs to them lies in a working folder with a name and a marker of
+its own. What is complete is put in place at the end, so older samples stay readable until then. Only
+files with the names that sampling gives them are ever removed; anything else is refused.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nmln import checkpoint
+from nmln.files import InputError, linked, only_one, refuse_links, write_lines
+from nmln.runs.specification import Settings
+from nmln.runs.data import Kind
+
+FORMAT = 2
+"""Of working folders. Those of format 1 are named `parts`, and their settings have no number."""
+
+SAMPLES, COUNTS, SUMMARY = "samples.csv.gz", "counts.csv", "sampling.json"
+SETTINGS, FINISHED, LOCK = "settings.json", "finished.json", "lock"
+ROWS, WORLDS = "rows.csv.gz", "worlds.gz"
+WRITING, RESULT, REPLACED = "writing", "result", "replaced"
+_PAGE = ("html", "json", "png", "svg")
+_STEP = r"\.?step-\d{9,}(\.partial|\.replaced)?"
+_TEMPORARY = r"\.[^/]+\.[a-z0-9_]{8}\.partial"  # of a killed writer
+
+_CHECKPOINT = r"tensors\.safetensors|content\.json|manifest\.json"
+
+_HELD: set[Path] = set()  # locks of this process
+
+
+class Part(NamedTuple):
+    """One of several shares of a sampling, counted from 1, that are drawn apart and joined later."""
+
+    number: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"part-{self.number}-of-{self.total}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where samples go: a folder for molecules, else a name without an ending."""
+
+    kind: Kind
+    output: Path
+    part: Part | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind != "molecules" and self.output.name in ("", ".."):
+            raise InputError(
+                "name a file to write, not only a folder (--output).", str(self.output)
+            )
+
+    @property
+    def home(self) -> Path:
+        """The folder that results are put into."""
+        return self.output if self.kind == "molecules" else self.output.parent
+
+    @property
+    def prefix(self) -> str:
+        """What the names of pages begin with."""
+        return "" if self.kind == "molecules" else f"{self.output.name}-"
+
+    @property
+    def work(self) -> Path:
+        if self.kind == "molecules":
+            return self.home / (".nmln-sampling" if self.part is None else str(self.part))
+        name = self.output.name
+        return self.home / (
+            f".{name}.nmln-sampling" if self.part is None else f"{name}.{self.part}"
+        )
+
+    @property
+    def lock(self) -> Path:
+        """Held by the process that sees to the whole sampling; each block has one of its own."""
+        return self.home / f".{self.work.name.lstrip('.')}.lock"
+
+    @property
+    def earlier(self) -> Path | None:
+        """Where versions before format 2 had their working folder."""
+        alone = self.kind == "molecules" and self.part is None
+        return self.home / "parts" if alone else None
+
+    @property
+    def target(self) -> Path:
+        """The samples themselves."""
+        if self.kind == "molecules":
+            return self.output / SAMPLES
+        ending = "" if self.kind == "graphs" or self.output.name.endswith(".db") else ".db"
+        return self.home / f"{self.output.name}{ending}"
+
+    @property
+    def pages(self) -> tuple[Path, ...]:
+        """How well the chains mix, as a page, numbers and figures."""
+        return tuple(self.home / f"{self.prefix}chains.{ending}" for ending in _PAGE)
+
+    def results(self) -> list[Path]:
+        """What is there already of results, apart from what only some samplings write."""
+        names = [self.target, *self.pages]
+        if self.kind == "molecules":
+            names = [self.home / SUMMARY, self.target, self.home / COUNTS, *self.pages]
+        found = [path for path in names if os.path.lexists(path)]
+        if self.kind == "graphs" and self.target in found and _is_empty(self.target):
+            found.remove(self.target)
+        return found
+
+    def owns(self, path: Path) -> bool:
+        """Whether something in the working folder has a name that sampling gives."""
+        return bool(self._pattern.fullmatch(path.relative_to(self.work).as_posix()))
+
+    @property
+    def _pattern(self) -> re.Pattern[str]:
+        result = rf"{_TEMPORARY}|counts(-\d+)?\.csv|" + "|".join(
+            re.escape(name)
+            for name in (SAMPLES, SUMMARY, self.target.name, *(page.name for page in self.pages))
+        )
+        graphs = ""
+        if self.kind == "graphs":
+            one = rf"/(\d{{6,}}\.graphml|{_TEMPORARY})"
+            within = rf"({WRITING}|{RESULT})/{re.escape(self.target.name)}"
+            graphs = rf"|({within}|{REPLACED}){one}"
+        return re.compile(
+            rf"({_TEMPORARY}|{SETTINGS}|{FINISHED}|{LOCK})"
+            rf"|(block|part)-\d+/({_TEMPORARY}|{ROWS}|{WORLDS}|{LOCK}|offending\.db)"
+            rf"|(block|part)-\d+/checkpoints/{_STEP}/({_CHECKPOINT})"
+            rf"|({WRITING}|{RESULT})/({result}){graphs}"
+        )
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
+
+
+@contextmanager
+def only_sampler(place: Place) -> Iterator[None]:
+    """Be the only process that samples to a place; one that is so already may ask again.
+
+    Nothing is left of the lock afterwards, nor of folders that were made for it in vain.
+    """
+    lock = place.lock.absolute()
+    if lock in _HELD:
+        yield
+        return
+    missing = [folder for folder in lock.parents if not folder.exists()]
+    with only_one(lock, "sampling"):
+        _HELD.add(lock)
+        try:
+            yield
+        finally:
+            _HELD.discard(lock)
+            with suppress(OSError):
+                if not lock.is_symlink() and lock.stat().st_size == 0:
+                    lock.unlink()
+            with suppress(OSError):
+                for folder in missing:
+                    folder.rmdir()
+
+
+# The marker.
+
+
+class Begun(NamedTuple):
+    """What a working folder says of itself."""
+
+    work: Path
+    settings: Settings
+    about: dict[str, Any]
+    sources: tuple[Path, ...] = ()  # of parts that are joined
+
+    @property
+    def blocks(self) -> str:
+        """What the folders of blocks are called."""
+        return "block" if self.settings.block else "part"
+
+
+def write_marker(
+    place: Place, settings: Settings, about: dict[str, Any], sources: Sequence[Path] = ()
+) -> Begun:
+    """Mark a working folder as ours, and as begun."""
+    content = {
+        "format": FORMAT,
+        "nmln": checkpoint.VERSION,
+        "settings": asdict(settings),
+        "about": about,
+        "part": None if place.part is None else list(place.part),
+        "from": [str(path.absolute()) for path in sources],
+    }
+    text = json.dumps({**content, "digest": _digest(content)}, indent=2)
+    write_lines(place.work / SETTINGS, [text])
+    return Begun(place.work, settings, about, tuple(sources))
+
+
+def read_marker(place: Place) -> Begun | None:
+    """What was begun at a place, if anything was; refuses what is damaged or was changed."""
+    path = place.work / SETTINGS
+    if not os.path.lexists(path):
+        return _read_earlier(place)
+    content = checkpoint.read_json(path)
+    written = content.get("format")
+    if type(written) is int and written > FORMAT:
+        raise InputError(
+            f"this sampling was begun in format {written} by nmln {str(content.get('nmln'))[:40]}, but "
+            f"nmln {checkpoint.VERSION} reads formats up to {FORMAT}. Upgrade nmln, or choose another "
+            "folder (--output).",
+            str(path),
+        )
+    try:
+        if written != FORMAT or type(written) is not int:
+            raise ValueError("the format is not known")
+        settings, about = Settings.read(content.get("settings")), _about(content)
+        part, sources = content.get("part"), content.get("from")
+        if part != (None if place.part is None else list(place.part)):
+            raise ValueError("it is another part")
+        if not isinstance(sources, list) or not all(isinstance(one, str) for one in sources):
+            raise ValueError("from must be a list of paths")
+        if settings.kind != place.kind:
+            raise ValueError(f"it is of {settings.kind}")
+        if content.get("digest") != _digest(content):
+            raise ValueError("it has changed since it was written")
+    except ValueError as error:
+        raise damaged(path, error) from None
+    return Begun(place.work, settings, about, tuple(map(Path, sources)))
+
+
+def _read_earlier(place: Place) -> Begun | None:
+    """What a version of format 1 began; a folder of the same name that is not of sampling is ignored."""
+    if place.earlier is None or place.earlier.is_symlink():
+        return None
+    path = place.earlier / SETTINGS
+    try:
+        content = checkpoint.read_json(path)
+    except (InputError, OSError):
+        return None
+    settings = content.get("settings")
+    if set(content) != {"settings", "about"} or not isinstance(settings, dict):
+        return None
+    if not {"samples", "chains", "burn_in"} & set(settings):
+        return None
+    try:
+        return Begun(place.earlier, Settings.read(settings, by_processes=True), _about(content))
+    except ValueError as error:
+        raise damaged(path, error) from None
+
+
+def _about(content: dict[str, Any]) -> dict[str, Any]:
+    about = content.get("about")
+    if not isinstance(about, dict) or not isinstance(about.get("resume", ""), str):
+        raise ValueError("about does not say what the sampling is")
+    return about
+
+
+def damaged(path: Path, error: Exception | str) -> InputError:
+    return InputError(
+        f"this is not what a sampling wrote ({error}). Restore it from a copy, or restart with "
+        "--overwrite.",
+        str(path),
+    )
+
+
+def _digest(content: dict[str, Any]) -> str:
+    fields = {name: value for name, value in content.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+# Clearing.
+
+
+def check_own(place: Place) -> None:
+    """Refuse links and foreign files wherever sampling reads, writes or removes at a place."""
+    for path in (place.work, *place.results()):
+        if path.is_symlink():
+            raise linked(path)
+    if os.path.lexists(place.work) and not place.work.is_dir():
+        raise foreign(place.work)
+    refuse_links(place.work)
+    for path in inside(place.work):
+        if not path.is_dir() and not place.owns(path):
+            raise foreign(path)
+    if place.earlier is not None and (place.earlier / SETTINGS).is_file():
+        if place.earlier.is_symlink():
+            raise linked(place.earlier)
+        refuse_links(place.earlier)
+    if place.kind == "graphs" and os.path.lexists(place.target):
+        check_graphs(place)
+
+
+def check_graphs(place: Place) -> None:
+    """Refuse a folder in the place of graphs that has anything else in it."""
+    if not place.target.is_dir():
+        raise foreign(place.target)
+    for path in place.target.iterdir():
+        if not re.fullmatch(rf"\d{{6,}}\.graphml|{_TEMPORARY}", path.name):
+            raise foreign(path)
+
+
+def foreign(path: Path) -> InputError:
+    return InputError(
+        "this was not written by sampling, so it is left alone. Move it away, or choose another folder "
+        "(--output).",
+        str(path),
+    )
+
+
+def inside(folder: Path) -> list[Path]:
+    """All files and folders in a folder, those inside others first; links are not followed."""
+    found: list[Path] = []
+    with suppress(FileNotFoundError):
+        for entry in sorted(folder.iterdir()):
+            if entry.is_dir() and not entry.is_symlink():
+                found += inside(entry)
+            found.append(entry)
+    return found
+
+
+def tidy(place: Place) -> None:
+    """Finish a removal that was stopped halfway."""
+    for work in (place.work, place.earlier):
+        if work is not None and (work / FINISHED).is_file() and not work.is_symlink():
+            discard(place, work)
+    if place.work.is_dir() and not (place.work / SETTINGS).exists():
+        _clear(place, place.work)  # stopped before its settings were written
+
+
+def discard(place: Place, work: Path) -> None:
+    """Remove a working folder that is done with, and those of parts joined here, by names of files.
+
+    The marker is renamed first and goes last, so that a removal which is stopped can be finished.
+    """
+    marker, finished = work / SETTINGS, work / FINISHED
+    if work.is_symlink():
+        raise linked(work)
+    if marker.exists():
+        os.replace(marker, finished)
+    for part in _joined_here(place, finished):
+        discard(part, part.work)
+    _clear(place, work)
+    finished.unlink(missing_ok=True)
+    with suppress(OSError):
+        work.rmdir()
+
+
+def _joined_here(place: Place, finished: Path) -> list[Place]:
+    """The parts that a finished marker names, as far as they lie beside the samples."""
+    try:
+        sources = checkpoint.read_json(finished).get("from") or []
+    except (InputError, OSError):
+        return []
+    here = parts_in(place)
+    return [one for one in here if str(one.work.absolute()) in sources]
+
+
+def parts_in(place: Place, folder: Path | None = None) -> list[Place]:
+    """The parts of a sampling in a folder, by their names; beside the samples, unless it is named."""
+    folder = place.home if folder is None else folder
+    before = re.escape("" if place.kind == "molecules" else f"{place.output.name}.")
+    output = folder if place.kind == "molecules" else folder / place.output.name
+    found = []
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for path in folder.iterdir():
+            if match := re.fullmatch(rf"{before}part-([1-9]\d*)-of-([1-9]\d*)", path.name):
+                part = Part(int(match[1]), int(match[2]))
+                found.append(Place(place.kind, output, part))
+    return sorted(found, key=lambda one: one.part or Part(0, 0))
+
+
+def _clear(place: Place, work: Path) -> None:
+    """Remove all that sampling has written in a working folder but its marker of the end."""
+    for path in inside(work):
+        if path.is_dir() and not path.is_symlink():
+            with suppress(OSError):  # something foreign is in it
+                path.rmdir()
+        elif path != work / FINISHED and place.owns(place.work / path.relative_to(work)):
+            path.unlink(missing_ok=True)
+
+
+def check_idle(work: Path) -> None:
+    """Refuse a working folder where a process still draws a block."""
+    for lock in sorted(work.glob(f"*/{LOCK}")):
+        with only_one(lock, "sampling"):
+            pass
+
+
+def unfinished(place: Place) -> list[Path]:
+    """The working folders at a place, whatever state they are in."""
+    found = [place.work] if place.work.is_dir() else []
+    try:
+        earlier = _read_earlier(place)
+    except InputError:
+        earlier = place.earlier
+    else:
+        earlier = None if earlier is None else earlier.work
+    return found if earlier is None else [*found, earlier]

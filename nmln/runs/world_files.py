@@ -1,0 +1,83 @@
+"""Worlds that are not molecules: packed while they are drawn, written in their format at the end."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import networkx as nx
+import torch
+from jaxtyping import Integer
+from torch import Tensor
+
+from nmln.files import write_lines
+from nmln.formats.graphs import to_networkx
+from nmln.molecules.chemistry import atoms_of
+from nmln.space import Space
+from nmln.runs.specification import Settings
+from nmln.runs.sample_rows import reading, unlike
+from nmln.runs.data import Kind
+from nmln.worlds import to_text
+
+Drawn = tuple[Path, int]
+"""The packed worlds of a block, and the size of the file."""
+
+
+def check_kind(kind: Kind, space: Space) -> None:
+    """Refuse a space whose worlds cannot be written as this kind."""
+    if kind == "molecules":
+        atoms_of(space)
+    elif kind == "graphs":
+        to_networkx(space, torch.zeros(0, space.groups, dtype=space.dtype))
+
+
+def packed(space: Space, worlds: Integer[Tensor, "worlds groups"]) -> bytes:
+    return space.pack(worlds.detach().cpu().to(space.dtype)).contiguous().numpy().tobytes()
+
+
+def read_worlds(
+    space: Space, settings: Settings, blocks: Sequence[Drawn]
+) -> Iterator[Integer[Tensor, " groups"]]:
+    """All worlds in the order of their numbers; memory does not grow with how many they are."""
+    size = len(packed(space, torch.zeros(1, space.groups, dtype=space.dtype)))
+    with ExitStack() as stack:
+        files = [stack.enter_context(reading(*block)) for block in blocks]
+        for draw in range(settings.draws):
+            for block, file in enumerate(files):
+                count = len(settings.wanted(block, draw))
+                content = file.read(count * size)
+                if len(content) != count * size:
+                    raise unlike(blocks[block][0], f"draw {draw + 1} is not complete")
+                if count:
+                    table = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+                    worlds = space.unpack(table.view(count, size))
+                    if bool((worlds >= space.sizes).any()) or bool((worlds < 0).any()):
+                        raise unlike(blocks[block][0], f"draw {draw + 1} has unknown categories")
+                    yield from worlds
+        for file, (path, _) in zip(files, blocks, strict=True):
+            if file.read(1):
+                raise unlike(path, "it has more worlds than were asked for")
+
+
+def write_worlds(
+    path: Path, kind: str, space: Space, worlds: Iterator[Integer[Tensor, " groups"]]
+) -> None:
+    """Write worlds as they come: to a `.db` file, or as numbered graphs into a folder."""
+    if kind == "db":
+        write_lines(path, _lines(space, worlds))
+        return
+    path.mkdir(parents=True)
+    for number, world in enumerate(worlds):
+        (graph,) = to_networkx(space, world[None])
+        with open(path / f"{number:06d}.graphml", "xb") as file:
+            nx.write_graphml(graph, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _lines(space: Space, worlds: Iterator[Integer[Tensor, " groups"]]) -> Iterator[str]:
+    for number, world in enumerate(worlds):
+        if number:
+            yield "---"
+        if text := to_text(space, world):
+            yield text

@@ -1,0 +1,294 @@
+"""The main job as a user starts it: whole, stopped and gone on with, repeated, and refused."""
+
+import csv
+import json
+import re
+import shlex
+import shutil
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import pytest
+import typer
+
+from nmln.cli.common import settings_in
+from nmln.cli.run import _kept, _show
+from nmln.files import InputError, InterruptedRunError
+from nmln.molecules.levels import Estimate
+from nmln.runs import stream, pipeline, sample as sampling, train as training
+from nmln.runs.job_page import _table
+from nmln.runs.sample_rows import read_rows
+from tests.report.test_page import Reader
+from tests.runs.main_jobs import CHANGES, HOSTILE, MOLECULES, small, write_molecules
+from tests.runs.runs import equal, nmln, run_here, weights
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> pipeline.Outcome:
+    """A whole job, to be looked at."""
+    folder = tmp_path_factory.mktemp("job")
+    return pipeline.run(folder / "out", small(write_molecules(folder)))
+
+
+def page_of(outcome: pipeline.Outcome) -> str:
+    return outcome.report.read_text(encoding="utf-8")
+
+
+def titles(text: str) -> list[str]:
+    return [unescape(title) for title in re.findall("<h2>(.*?)</h2>", text)]
+
+
+def test_the_page_has_all_its_parts(done: pipeline.Outcome) -> None:
+    text = page_of(done)
+    assert titles(text) == [
+        "In short", "New molecules", "The most frequent of all",
+        "Levels, from the noisiest to the target", "Recall", "Chains", "Training",
+        "Training: the run", "Training: curves", "Files beside this page", "Again", "Configuration",
+    ]  # fmt: skip
+    reader = Reader(text)
+    assert len(reader.ids) == len(set(reader.ids))
+    for link in re.findall("<a href='(.*?)'>", text):
+        assert (done.folder / link).exists()
+    assert all(path.exists() for path in done.written)
+    assert "1 x another size (first in line 41: CCO has 3 heavy atoms.)" in text
+
+
+def test_nothing_from_outside_does_harm(done: pipeline.Outcome) -> None:
+    text = page_of(done)
+    assert not {"script", "img", "link", "iframe"} & Reader(text).names
+    assert f"New molecules from {HOSTILE}" in unescape(text)
+    assert not re.search(r"(src|href)=.(http|//)|url\((?!#)|@import", text)
+
+
+def test_galleries_show_the_most_frequent_and_say_what_is_known(done: pipeline.Outcome) -> None:
+    split = json.loads((done.folder / "split.json").read_text())
+    train = {MOLECULES[at] for at in split["train"]}
+    with (done.folder / "samples" / "counts.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    shown = re.findall(
+        r"(\d+)&times;<span class='badge (\w+)'>[^<]*</span></p><code>(.*?)</code>", page_of(done)
+    )
+    new = [row for row in rows if row["smiles"] not in train]
+    wanted = [*new[:28], *rows[:7]]
+    assert [(count, smiles) for count, _, smiles in shown] == [
+        (row["count"], row["smiles"]) for row in wanted
+    ]
+    assert len(new) > 3
+    for _, kind, smiles in shown:
+        assert (kind == "train") == (smiles in train)
+        assert (kind == "novel") == (smiles not in MOLECULES)
+
+
+def test_the_table_of_levels_is_that_of_the_rows(done: pipeline.Outcome) -> None:
+    with (done.folder / "evaluation" / "levels.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [row["name"] for row in table] == ["0.3", "0.1", "0.02"]
+    rows = list(read_rows(done.folder / "samples" / "samples.csv.gz"))
+    for number, row in enumerate(table):
+        mine = [status for _, level, status, _ in rows if level == number]
+        assert len(mine) == int(row["attempts"]) == 300
+        assert float(row["valid"]) == pytest.approx(mine.count("valid") / 300, abs=1e-5)
+        assert float(row["valid_low"]) < float(row["valid"]) < float(row["valid_high"])
+        assert float(row["recall_low"]) <= float(row["recall"]) <= float(row["recall_high"])
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch, done: pipeline.Outcome) -> None:
+    """Jobs that draw nothing and write no page, which takes most of their time here."""
+    monkeypatch.setattr(stream, "write_summary", lambda *_: [])
+    monkeypatch.setattr(pipeline, "conclude", lambda *_: done)
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_job_that_was_stopped_goes_on_and_comes_to_the_same(
+    done: pipeline.Outcome, tmp_path: Path
+) -> None:
+    folder, settings = tmp_path / "out", small(done.folder.parent / HOSTILE)
+
+    def stop(text: str) -> None:
+        if text == "generating":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run(folder, settings, stop)
+    before = (folder / "model" / "manifest.json").stat().st_mtime_ns
+    said: list[str] = []
+    pipeline.run(folder, settings, said.append)
+    assert said == ["generating"]
+    assert (folder / "model" / "manifest.json").stat().st_mtime_ns == before
+    assert equal(weights(folder), weights(done.folder))
+    for name in ("samples/counts.csv", "samples/samples.csv.gz"):
+        assert (folder / name).read_bytes() == (done.folder / name).read_bytes()
+    said.clear()
+    pipeline.run(folder, settings, said.append)
+    assert not said, "all of it was finished"
+
+
+def test_other_settings_for_the_same_folder_are_refused(done: pipeline.Outcome) -> None:
+    data = done.folder.parent / HOSTILE
+    with pytest.raises(InputError, match=r"begun in this folder \(seed 0, not 3\)"):
+        pipeline.begin(done.folder, small(data, seed=3))
+    with pytest.raises(InputError, match="size 4, not 5"):
+        pipeline.begin(done.folder, pipeline.Settings(str(data), 5, samples=300))
+    with pytest.raises(InputError, match=r"model\.hidden 8, not by default"):
+        pipeline.begin(done.folder, pipeline.Settings(str(data), 4, samples=300))
+    assert pipeline.begin(done.folder, small(data, samples=None)) == small(data).located()
+
+
+def test_a_folder_of_another_command_is_left_alone(tmp_path: Path) -> None:
+    data = write_molecules(tmp_path)
+    training.begin(tmp_path / "run", small(data).config())
+    with pytest.raises(InputError, match="there is a run of nmln train in this folder"):
+        pipeline.run(tmp_path / "run", small(data))
+
+
+def test_what_holds_no_molecules_is_refused_with_the_commands_for_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nmln train 'my worlds.db', then nmln sample 'runs/my w"):
+        pipeline.run(tmp_path / "out", pipeline.Settings("my worlds.db"))
+    (tmp_path / "few.smi").write_text("CCO\n")
+    with pytest.raises(InputError, match="1 molecules cannot be split"):
+        pipeline.run(tmp_path / "out", pipeline.Settings(str(tmp_path / "few.smi")))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_number_of_samples_fits_into_the_time_and_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_molecules(tmp_path)
+    folder = tmp_path / "out"
+    settings = pipeline.begin(folder, small(data, samples=None))
+    training.run(training.begin(folder, settings.config()))
+    opened = sampling.open_run(folder)
+    assert 0 < pipeline.seconds_a_sweep(opened, settings, 2) < 10
+    monkeypatch.setattr(pipeline, "seconds_a_sweep", lambda *_: 0.01)
+    assert pipeline.fitting_samples(opened, settings, 2, 1) == 35_000  # 12 chains, 2,998 draws
+    assert pipeline.settle(folder, opened, settings, 1).samples == pipeline.LEAST
+    assert pipeline.begin(folder, small(data, samples=None)).samples == pipeline.LEAST
+    monkeypatch.setattr(pipeline, "seconds_a_sweep", lambda *_: 1e-9)
+    assert pipeline.fitting_samples(opened, settings, 0.5, 1) == pipeline.MOST
+
+
+def test_minutes_and_steps_are_not_both_given() -> None:
+    assert pipeline.Settings().config().training.minutes == pipeline.MINUTES
+    assert pipeline.Settings(minutes=2).config().training.minutes == 2
+    steps = pipeline.Settings(changes={"training.steps": 5})
+    assert steps.config().training.minutes is None
+    with pytest.raises(InputError, match="both say how long"):
+        pipeline.Settings(minutes=2, changes={"training.steps": 5}).config()
+
+
+def test_the_training_is_an_ordinary_command(tmp_path: Path) -> None:
+    settings = small(tmp_path / HOSTILE, seed=3)
+    words = pipeline.train_arguments(tmp_path, settings, 2)
+    assert words[:2] == ["train", settings.data]
+    given = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
+    assert settings_in(given) == CHANGES
+    assert "--minutes" not in words
+    (tmp_path / "config.json").touch()
+    assert pipeline.train_arguments(tmp_path, settings, 2)[:3] == [
+        "train",
+        "--resume",
+        str(tmp_path),
+    ]
+
+
+@pytest.mark.usefixtures("plain")
+def test_the_command_of_the_page_repeats_the_job_to_the_bit(
+    done: pipeline.Outcome, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (command,) = re.findall("<pre>(nmln run .*?)</pre>", page_of(done), re.DOTALL)
+    program, *words = shlex.split(unescape(command))
+    assert program == "nmln"
+    again = Path(words[words.index("--output") + 1])
+    assert again == done.folder.with_name("out-again")
+    first = run_here(monkeypatch, capfd, *words)
+    assert first.code == 0, first.said
+    for number in range(1, 5):
+        assert f"[{number}/4]" in first.said
+    assert "note: 1 line left out: 1 x another size (first in line 41: CCO has 3 h" in first.said
+    assert equal(weights(again), weights(done.folder))
+    for name in ("samples/counts.csv", "samples/samples.csv.gz"):
+        assert (again / name).read_bytes() == (done.folder / name).read_bytes()
+    second = run_here(monkeypatch, capfd, *words)
+    assert second.code == 0, second.said
+    assert "Training was finished before" in second.said
+    assert "Generating was finished before" in second.said
+    refused = run_here(monkeypatch, capfd, *words, "--seed", 9)
+    assert refused.code == 2
+    assert "(seed 0, not 9)" in refused.said
+    assert len(refused.lines) == 1
+
+
+def test_whoever_stops_the_job_is_told_how_to_go_on_with_all_of_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    told = "stopped after step 3, and kept. Go on with: nmln train --resume out"
+    with pytest.raises(InterruptedRunError) as left, _kept("nmln run --seed 1"):
+        raise InterruptedRunError(told)
+    assert str(left.value) == "stopped after step 3, and kept. Go on with: nmln run --seed 1"
+    with pytest.raises(InterruptedRunError, match="Go on with: nmln run"), _kept("nmln run"):
+        raise KeyboardInterrupt
+    for code, hint in ((130, True), (1, True), (2, False)):
+        with pytest.raises(typer.Exit), _kept("nmln run"):
+            raise typer.Exit(code)
+        assert ("go on with the whole job: nmln run" in capfd.readouterr().err) == hint
+
+
+def test_the_page_does_not_promise_the_same_samples_of_other_processes(
+    done: pipeline.Outcome, tmp_path: Path
+) -> None:
+    assert "The same once more, to the bit" in page_of(done)
+    folder = tmp_path / "out"
+    shutil.copytree(done.folder, folder)
+    path = folder / "samples" / "sampling.json"
+    summary = json.loads(path.read_text())
+    summary["settings"].pop("block")  # as earlier versions wrote it
+    summary["settings"]["parts"] = 2
+    path.write_text(json.dumps(summary))
+    text = page_of(pipeline.conclude(folder))
+    assert "to the bit" not in text
+    assert "another number of processes drew these" in text
+
+
+def test_a_level_with_nothing_valid_has_no_shares(
+    done: pipeline.Outcome, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing = float("nan")
+    level = done.levels[0]
+    empty = replace(
+        level,
+        known_train=Estimate(nothing, nothing, nothing),
+        found=replace(level.found, unique=replace(level.found.unique, count=0, total=0)),
+    )
+    levels = (empty, *done.levels[1:])
+    _show(replace(done, levels=levels), 1.0)
+    assert "nan" not in capsys.readouterr().out
+    assert "nan" not in "".join(_table(levels))
+
+
+@pytest.mark.slow
+def test_two_processes_do_the_whole_job(tmp_path: Path) -> None:
+    data = write_molecules(tmp_path, "four.smi")
+    words = ["run", "--data", str(data), "--size", "4", "--num-samples", "200", "--processes", "2"]
+    words += ["--chains", "12", "--burn-in", "5", *pipeline._set(CHANGES)]
+    whole = nmln(tmp_path, *words)
+    assert whole.returncode == 0, whole.stderr
+    assert "Report: runs/main-four-4/report.html" in whole.stdout
+    folder = tmp_path / "runs" / "main-four-4"
+    assert json.loads((folder / "samples" / "sampling.json").read_text())["processes"] == 2
+    assert "In short" in (folder / "report.html").read_text()
+
+
+@pytest.mark.usefixtures("plain")
+def test_sampling_that_was_begun_is_gone_on_with(done: pipeline.Outcome, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(done.folder, folder)
+    shutil.rmtree(folder / "samples")
+    settings = small(done.folder.parent / HOSTILE)
+    job = pipeline.sample_job(folder, sampling.open_run(folder), settings)
+    stream.work(job, [0])
+    first = job.data(0).read_bytes()
+    pipeline.run(folder, settings)
+    assert not job.work.exists()
+    assert first in (folder / "samples" / "samples.csv.gz").read_bytes()

@@ -1,0 +1,140 @@
+"""Models that come with the package: found by name, unpacked into an ordinary run, sampled at once."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import nmln
+from nmln import pretrained
+from nmln.cli import main as command
+from nmln.files import InputError
+from nmln.molecules import datasets
+from nmln.runs import evaluate as evaluation, stream, sample as sampling
+from tests.runs.sampling_runs import make_run
+
+
+def main(words: list[str]) -> int:
+    """The command line in this process; gives the code that it leaves with."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["nmln", *words])
+        with pytest.raises(SystemExit) as left:
+            command()
+    return int(left.value.code or 0)
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with one model in it, and an empty working directory."""
+    run = make_run(tmp_path / "made")
+    whole = len(datasets.load("pubchem-10").smiles)
+    split = {"train": list(range(whole - 2)), "test": [whole - 2, whole - 1]}
+    (run / "split.json").write_text(json.dumps(split))
+    (run / "metrics.jsonl").write_text("not to be shipped")
+    place = tmp_path / "package"
+    pretrained.pack(run, place / "tiny")
+    monkeypatch.setattr(pretrained, "_shipped", lambda: place)
+    monkeypatch.setattr(stream, "write_summary", lambda *_: [])
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return place
+
+
+def test_only_what_sampling_needs_is_packed(shipped: Path) -> None:
+    assert {one.name for one in (shipped / "tiny").iterdir()} == {
+        "config.json", "split.json", "model"
+    }  # fmt: skip
+
+
+def test_a_run_without_a_model_is_not_packed(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not finished"):
+        pretrained.pack(tmp_path, tmp_path / "out")
+
+
+def test_the_command_samples_at_once_and_again(shipped: Path) -> None:
+    words = ["sample", "--pretrained", "tiny", "--num-samples", "20", "--chains", "10"]
+    options = ["--burn-in", "2", "--processes", "1"]
+    assert main([*words, *options]) == 0
+    folder = Path("runs/pretrained-tiny")
+    counts = (folder / "samples" / "counts.csv").read_text()
+    assert main([*words, *options, "--overwrite"]) == 0
+    assert (folder / "samples" / "counts.csv").read_text() == counts
+
+
+def test_what_was_unpacked_is_a_run_like_any_other(shipped: Path) -> None:
+    folder = pretrained.unpack("tiny")
+    found = evaluation.of_run(folder)
+    assert (len(found["train"].smiles), len(found["test"].smiles)) == (3516, 2)
+    own, other = sampling.load(folder), nmln.Model.pretrained("tiny")
+    for name, tensor in own.potential.state_dict().items():
+        assert torch.equal(tensor, other.potential.state_dict()[name])
+
+
+def test_another_model_in_the_folder_is_not_overwritten(shipped: Path) -> None:
+    folder = pretrained.unpack("tiny")
+    manifest = folder / "model" / "manifest.json"
+    manifest.write_text(manifest.read_text() + " ")
+    with pytest.raises(InputError, match="another model"):
+        pretrained.unpack("tiny")
+
+
+def test_a_model_is_unpacked_whole_or_not_at_all(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*names: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.replace", full)
+        with pytest.raises(InputError, match="cannot be unpacked here"):
+            pretrained.unpack("tiny")
+    assert not list(Path("runs").iterdir())
+    assert json.loads((pretrained.unpack("tiny") / "model" / "content.json").read_text())
+
+
+def test_an_unknown_name_is_told_with_those_there_are(
+    shipped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sample", "--pretrained", "zinc"]) == 2
+    assert "tiny" in capsys.readouterr().err
+
+
+def test_a_folder_and_a_name_are_one_too_many(
+    shipped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sample", "runs/x", "--pretrained", "tiny"]) == 2
+    assert main(["sample"]) == 2
+    assert "--pretrained" in capsys.readouterr().err
+
+
+class TestShipped:
+    """The model itself."""
+
+    def test_it_is_small(self) -> None:
+        folder = pretrained.folder_of("pubchem-10")
+        assert sum(one.stat().st_size for one in folder.rglob("*") if one.is_file()) <= 5_000_000
+
+    def test_it_says_how_it_was_trained_and_how_good_it_is(self) -> None:
+        card = (pretrained.folder_of("pubchem-10") / pretrained.CARD).read_text()
+        for word in ("nmln ", "valid", "nats", "licence"):
+            assert word in card.lower()
+
+    def test_its_molecules_are_valid(self) -> None:
+        model = nmln.Model.pretrained("pubchem-10")
+        data = datasets.load("pubchem-10")
+        rng = torch.Generator().manual_seed(0)
+        (*_, last) = model.sample(80, rng, chains=40, burn_in=79)
+        decoded = data.decode(last.state.values[-1])
+        assert sum(one is not None for one in decoded) >= 30
+
+
+def test_files_of_the_user_are_never_replaced(shipped: Path) -> None:
+    theirs = Path("runs/pretrained-tiny/model/notes.txt")
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("mine")
+    with pytest.raises(InputError, match="pretrained-tiny: this folder is not empty"):
+        pretrained.unpack("tiny")
+    assert theirs.read_text() == "mine"
+    assert [path.name for path in Path("runs").iterdir()] == ["pretrained-tiny"]
