@@ -194,7 +194,8 @@ def join() -> Ranks:
                 _join_privately(Path(private))
             else:
                 backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-                distributed.init_process_group(backend, timeout=_PATIENCE)
+                with _together():
+                    distributed.init_process_group(backend, timeout=_PATIENCE)
     return Ranks(distributed.get_rank(), distributed.get_world_size())
 
 

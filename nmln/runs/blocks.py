@@ -41,7 +41,8 @@ SAVE_EVERY = 20.0  # seconds
 class Job:
     """Sampling at a place. `about` is told in the summary: the command, the scaffold, and so on.
 
-    `folders` are those of its blocks, which lie elsewhere if parts are joined.
+    `folders` are those of its blocks, which lie elsewhere if parts are joined. `overwrite` says whether
+    older samples may be replaced.
     """
 
     place: Place
@@ -50,6 +51,7 @@ class Job:
     about: dict[str, Any] = field(default_factory=dict)
     work: Path = Path()
     folders: tuple[Path, ...] = ()
+    overwrite: bool = False
 
     @staticmethod
     def of(place: Place, model: Model, begun: Begun) -> "Job":
@@ -58,7 +60,15 @@ class Job:
         for number, source in enumerate(begun.sources):
             for block in range(number, begun.settings.parts, len(begun.sources)):
                 folders[block] = source / f"{begun.blocks}-{block}"
-        return Job(place, model, begun.settings, begun.about, begun.work, tuple(folders))
+        return Job(
+            place,
+            model,
+            begun.settings,
+            begun.about,
+            begun.work,
+            tuple(folders),
+            begun.overwrite,
+        )
 
     @property
     def folder(self) -> Path:
@@ -70,6 +80,11 @@ class Job:
         """The levels that rows are written of."""
         count = self.model.method.chain_levels
         return tuple(range(count)) if self.settings.all_levels else (count - 1,)
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """The levels that have a file of counts each."""
+        return self.levels if self.settings.all_levels else ()
 
     @property
     def again(self) -> str:

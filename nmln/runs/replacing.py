@@ -1,13 +1,14 @@
 """Complete results, put in place of older ones."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from nmln import checkpoint
-from nmln.files import InputError
+from nmln.files import InputError, open_regular
 from nmln.runs.workspace import (
+    PLACING,
     REPLACED,
     RESULT,
     SUMMARY,
@@ -17,6 +18,33 @@ from nmln.runs.workspace import (
     foreign,
     inside,
 )
+
+
+def check_free(place: Place, work: Path, levels: Sequence[int], overwrite: bool) -> None:
+    """Refuse a place with something that the samples of these levels would replace.
+
+    What the user wants overwritten may be replaced, and so may what this sampling has put there itself
+    before it was stopped. Counts of levels that no sampling has written are never replaced.
+    """
+    if (work / PLACING).exists():
+        return
+    counts = [one for one in _counts(place, levels) if os.path.lexists(one)]
+    there = [*place.results(), *counts]
+    if there and not overwrite:
+        raise InputError(
+            f"there are samples in this folder already ({there[0].name}). Choose another one "
+            "(--output), or give --overwrite.",
+            str(place.home),
+        )
+    before = _written_before(place)
+    for path in counts:
+        if path not in before:
+            raise foreign(path)
+
+
+def _counts(place: Place, levels: Sequence[int]) -> list[Path]:
+    """Files that only samplings of all levels write."""
+    return [place.home / f"counts-{level}.csv" for level in levels]
 
 
 @contextmanager
@@ -39,9 +67,11 @@ def writing(place: Place, work: Path) -> Iterator[Path]:
 def swap(place: Place, work: Path) -> None:
     """Put complete results in place of older ones, and remove what only those had.
 
-    The summary goes first and comes last, so that it never stands beside samples of another run.
+    The summary goes first and comes last, so that it never stands beside samples of another run. The
+    caller has checked that the place is free.
     """
     result = work / RESULT
+    open_regular(work / PLACING, "ab").close()
     names = sorted(path.name for path in result.iterdir())
     stale = [path for path in _written_before(place) if path.name not in names]
     if SUMMARY in names:
@@ -67,5 +97,4 @@ def _written_before(place: Place) -> list[Path]:
         levels = [one["level"] for one in told["levels"]] if every else []
     except (InputError, OSError, KeyError, TypeError):
         return []
-    counts = [place.home / f"counts-{level}.csv" for level in levels if type(level) is int]
-    return [*counts, *place.pages]
+    return [*_counts(place, [level for level in levels if type(level) is int]), *place.pages]

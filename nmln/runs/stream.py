@@ -28,7 +28,7 @@ from nmln.runs.blocks import (
     work_on,
 )
 from nmln.runs.specification import Settings, fingerprint
-from nmln.runs.replacing import swap, writing
+from nmln.runs.replacing import check_free, swap, writing
 from nmln.runs.recorded import joined, longest
 from nmln.runs.sample_rows import Tally, checked_rows, join_rows, write_counts
 from nmln.runs.train import interruption
@@ -89,25 +89,36 @@ def begin(
         check_own(place)
         tidy(place)
         found: Begun | None = None
+        job: Job | None = None
         try:
             if (found := read_marker(place)) is not None:
-                return _same(place, model, found, settings, sources)
+                job = _same(place, model, found, settings, sources)
         except InputError:
             if not overwrite and (found is None or _kept_anything(found)):
                 raise
             for folder in unfinished(place):
                 check_idle(folder)
-        if not overwrite and (there := place.results()):
-            raise InputError(
-                f"there are samples in this folder already ({there[0].name}). Choose another one "
-                "(--output), or give --overwrite.",
-                str(place.home),
-            )
+        if job is not None:
+            return _gone_on_with(job, overwrite)
+        job = Job(place, model, settings)
+        check_free(place, place.work, job.counted, overwrite)
         settings.check(model)
-        check_start(Job(place, model, settings))
+        check_start(job)
         for folder in unfinished(place):
             discard(place, folder)
-        return Job.of(place, model, write_marker(place, settings, about or {}, sources))
+        begun = write_marker(place, settings, about or {}, sources, overwrite)
+        return Job.of(place, model, begun)
+
+
+def _gone_on_with(job: Job, overwrite: bool = False) -> Job:
+    """The same, if its place is still free, or if the user says now that older samples may go."""
+    if job.overwrite or job.place.part is not None:  # was checked, or puts nothing in place
+        return job
+    check_free(job.place, job.work, job.counted, overwrite)
+    if overwrite:
+        sources = dict.fromkeys(one.parent for one in job.folders) if job.joins else {}
+        write_marker(job.place, job.settings, job.about, tuple(sources), overwrite)
+    return replace(job, overwrite=overwrite)
 
 
 def resume(place: Place | Path, model: Model) -> Job:
@@ -117,7 +128,7 @@ def resume(place: Place | Path, model: Model) -> Job:
     with only_sampler(place):
         check_own(place)
         tidy(place)
-        return attend(place, model)
+        return _gone_on_with(attend(place, model))
 
 
 def attend(place: Place, model: Model) -> Job:
@@ -235,6 +246,8 @@ def finish(job: Job, processes: int = 1) -> Generated:
         judged = _judge(job, kept, processes)
         with writing(job.place, job.work) as folder:
             summary, written = _write(job, kept, processes, judged, folder)
+        if not job.overwrite:  # else it was checked when it was begun
+            check_free(job.place, job.work, job.counted, overwrite=False)
         swap(job.place, job.work)
         discard(job.place, job.work)
     return Generated(summary, tuple(job.place.home / path.name for path in written))

@@ -27,6 +27,7 @@ SAMPLES, COUNTS, SUMMARY = "samples.csv.gz", "counts.csv", "sampling.json"
 SETTINGS, FINISHED, LOCK = "settings.json", "finished.json", "lock"
 ROWS, WORLDS = "rows.csv.gz", "worlds.gz"
 WRITING, RESULT, REPLACED = "writing", "result", "replaced"
+PLACING = "placing"  # from when on results of this sampling stand at their place
 _PAGE = ("html", "json", "png", "svg")
 _STEP = r"\.?step-\d{9,}(\.partial|\.replaced)?"
 _TEMPORARY = r"\.[^/]+\.[a-z0-9_]{8}\.partial"  # of a killed writer
@@ -129,7 +130,7 @@ class Place:
             within = rf"({WRITING}|{RESULT})/{re.escape(self.target.name)}"
             graphs = rf"|({within}|{REPLACED}){one}"
         return re.compile(
-            rf"({_TEMPORARY}|{SETTINGS}|{FINISHED}|{LOCK})"
+            rf"({_TEMPORARY}|{SETTINGS}|{FINISHED}|{PLACING}|{LOCK})"
             rf"|(block|part)-\d+/({_TEMPORARY}|{ROWS}|{WORLDS}|{LOCK}|offending\.db)"
             rf"|(block|part)-\d+/checkpoints/{_STEP}/({_CHECKPOINT})"
             rf"|({WRITING}|{RESULT})/({result}){graphs}"
@@ -175,6 +176,7 @@ class Begun(NamedTuple):
     settings: Settings
     about: dict[str, Any]
     sources: tuple[Path, ...] = ()  # of parts that are joined
+    overwrite: bool = True  # whether the user wants older results replaced; not known of format 1
 
     @property
     def blocks(self) -> str:
@@ -183,7 +185,11 @@ class Begun(NamedTuple):
 
 
 def write_marker(
-    place: Place, settings: Settings, about: dict[str, Any], sources: Sequence[Path] = ()
+    place: Place,
+    settings: Settings,
+    about: dict[str, Any],
+    sources: Sequence[Path] = (),
+    overwrite: bool = False,
 ) -> Begun:
     """Mark a working folder as ours, and as begun."""
     content = {
@@ -193,16 +199,19 @@ def write_marker(
         "about": about,
         "part": None if place.part is None else list(place.part),
         "from": [str(path.absolute()) for path in sources],
+        "overwrite": overwrite,
     }
     text = json.dumps({**content, "digest": _digest(content)}, indent=2)
     write_lines(place.work / SETTINGS, [text])
-    return Begun(place.work, settings, about, tuple(sources))
+    return Begun(place.work, settings, about, tuple(sources), overwrite)
 
 
 def read_marker(place: Place) -> Begun | None:
     """What was begun at a place, if anything was; refuses what is damaged or was changed."""
     path = place.work / SETTINGS
     if not os.path.lexists(path):
+        if _left_in(place.work):
+            raise damaged(path, "it is missing, but what was drawn is there")
         return _read_earlier(place)
     content = checkpoint.read_json(path)
     written = content.get("format")
@@ -218,17 +227,25 @@ def read_marker(place: Place) -> Begun | None:
             raise ValueError("the format is not known")
         settings, about = Settings.read(content.get("settings")), _about(content)
         part, sources = content.get("part"), content.get("from")
+        overwrite = content.get("overwrite", True)
         if part != (None if place.part is None else list(place.part)):
             raise ValueError("it is another part")
         if not isinstance(sources, list) or not all(isinstance(one, str) for one in sources):
             raise ValueError("from must be a list of paths")
+        if type(overwrite) is not bool:
+            raise ValueError("overwrite must be true or false")
         if settings.kind != place.kind:
             raise ValueError(f"it is of {settings.kind}")
         if content.get("digest") != _digest(content):
             raise ValueError("it has changed since it was written")
     except ValueError as error:
         raise damaged(path, error) from None
-    return Begun(place.work, settings, about, tuple(map(Path, sources)))
+    return Begun(place.work, settings, about, tuple(map(Path, sources)), overwrite)
+
+
+def _left_in(work: Path) -> list[Path]:
+    """Files in a working folder but those of killed writers: a beginning writes its marker first."""
+    return [one for one in inside(work) if one.is_file() and not re.fullmatch(_TEMPORARY, one.name)]
 
 
 def _read_earlier(place: Place) -> Begun | None:
@@ -326,7 +343,7 @@ def tidy(place: Place) -> None:
     for work in (place.work, place.earlier):
         if work is not None and (work / FINISHED).is_file() and not work.is_symlink():
             discard(place, work)
-    if place.work.is_dir() and not (place.work / SETTINGS).exists():
+    if place.work.is_dir() and not _left_in(place.work):
         _clear(place, place.work)  # stopped before its settings were written
 
 

@@ -117,6 +117,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no story": (lambda w: edit(w / SETTINGS, about=[]), "about does not say"),
     "another part": (lambda w: edit(w / SETTINGS, part=[1, 2]), "it is another part"),
     "odd sources": (lambda w: edit(w / SETTINGS, **{"from": 3}), "from must be a list"),
+    "an odd wish": (lambda w: edit(w / SETTINGS, overwrite=1), "overwrite must be true or false"),
+    "no marker": (lambda w: (w / SETTINGS).unlink(), "it is missing, but what was drawn is there"),
     "no rows": (lambda w: (w / ROWS).unlink(), "it is missing"),
     "short rows": (lambda w: (w / ROWS).write_bytes((w / ROWS).read_bytes()[:-3]), "bytes instead"),
     "long rows": (lambda w: lengthen(w / ROWS), "bytes instead"),

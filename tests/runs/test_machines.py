@@ -24,12 +24,20 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-def nodes(stack: ExitStack, folder: Path, arguments: list[str]) -> list[subprocess.Popen[str]]:
+def nodes(
+    stack: ExitStack, folder: Path, arguments: list[str], by_rendezvous: bool = False
+) -> list[subprocess.Popen[str]]:
     """The same command of nmln on two nodes of one process each."""
-    place = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
+    port = str(free_port())
     started = []
     for rank in range(2):
-        launch = ("torch.distributed.run", "--nnodes", "2", "--node-rank", str(rank), *place)
+        # Both ways to meet that docs/distributed.md shows.
+        place = ("--node-rank", str(rank), "--master-addr", "127.0.0.1", "--master-port", port)
+        if by_rendezvous:
+            host = f"is_host={int(rank == 0)}"  # what torchrun finds out by the name of the machine
+            place = ("--rdzv-backend", "c10d", "--rdzv-id", "7", "--rdzv-conf", host)
+            place += ("--rdzv-endpoint", f"127.0.0.1:{port}")
+        launch = ("torch.distributed.run", "--nnodes", "2", *place)
         process = subprocess.Popen(
             [sys.executable, "-m", *launch, "--nproc-per-node", "1", "-m", "nmln", *arguments],
             cwd=folder,
@@ -49,11 +57,14 @@ def words(arguments: list[str]) -> list[str]:
     return arguments[arguments.index("nmln") + 1 :]
 
 
-def test_two_nodes_train_what_two_processes_of_one_machine_do(people: Path) -> None:
+@pytest.mark.parametrize("by_rendezvous", [False, True])
+def test_two_nodes_train_what_two_processes_of_one_machine_do(
+    people: Path, by_rendezvous: bool
+) -> None:
     folder = people.parent
     arguments = begin_command(folder, "far", training={"steps": 20, "processes": 2})
     with ExitStack() as stack:
-        for process in nodes(stack, folder, words(arguments)):
+        for process in nodes(stack, folder, words(arguments), by_rendezvous):
             _, said = process.communicate(timeout=300)
             assert process.returncode == 0, said
     near = begin_command(folder, "near", training={"steps": 20, "processes": 2})
@@ -61,13 +72,19 @@ def test_two_nodes_train_what_two_processes_of_one_machine_do(people: Path) -> N
     assert equal(weights(folder / "far"), weights(folder / "near"))
 
 
-def test_a_lost_node_ends_the_other_and_the_run_resumes(people: Path) -> None:
+@pytest.mark.parametrize("whole", [False, True], ids=["its process", "all of it"])
+@pytest.mark.parametrize("by_rendezvous", [False, True])
+def test_a_lost_node_ends_the_other_and_the_run_resumes(
+    people: Path, by_rendezvous: bool, whole: bool
+) -> None:
     folder, run = people.parent, people.parent / "far"
     arguments = begin_command(folder, "far", training={"steps": 100_000, "processes": 2})
     with ExitStack() as stack:
-        first, second = nodes(stack, folder, words(arguments))
+        first, second = nodes(stack, folder, words(arguments), by_rendezvous)
         wait_until(lambda: (checkpoint.latest_step(run) or 0) >= 3, seconds=240)
-        os.kill(family(second.pid)[-1], signal.SIGKILL)
+        lost = family(second.pid)
+        for process in lost if whole else lost[-1:]:
+            os.kill(process, signal.SIGKILL)
         (_, said), _ = first.communicate(timeout=300), second.communicate(timeout=300)
     assert 0 not in (first.returncode, second.returncode)
     own = [line for line in said.splitlines() if line.startswith("error: ")]

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from socket import socket
 from typing import Any
@@ -18,10 +19,10 @@ import torch
 import typer
 from torch import Tensor
 
-from nmln import checkpoint
+from nmln import checkpoint, distributed
 from nmln.cli import processes
 from nmln.cli.common import fail, silence_processes
-from nmln.files import InterruptedRunError
+from nmln.files import InterruptedRunError, LostProcessError
 from nmln.signals import LAUNCHER, PRIVATE_FOLDER
 from tests.runs.runs import begin_command, nmln, wait_until, whole_run
 
@@ -207,6 +208,20 @@ def test_a_process_whose_launcher_is_gone_waits_for_nobody(gone: bool) -> None:
                 ended = False
             process.kill()
     assert ended == gone
+
+
+def test_a_node_that_is_lost_before_all_have_met_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(PRIVATE_FOLDER, raising=False)
+    monkeypatch.setattr(distributed, "_PATIENCE", timedelta(seconds=1))
+    with socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # a port where nobody answers
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken.getsockname()[1])}
+        for name, value in {**place, "WORLD_SIZE": "2", "RANK": "1"}.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(LostProcessError):
+            distributed.join()
 
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)

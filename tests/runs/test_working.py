@@ -62,6 +62,58 @@ def test_folders_and_files_of_the_user_stay(run: Path) -> None:
     assert set(after) - set(mine) == {"samples.csv.gz", "counts.csv", "sampling.json"}
 
 
+def test_counts_of_the_user_are_not_replaced_by_those_of_levels(run: Path) -> None:
+    mine = run.parent / "out" / "counts-0.csv"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    with pytest.raises(InputError, match=r"in this folder already \(counts-0\.csv\)"):
+        begin(run, "out", **TINY, all_levels=True)
+    finished(run, "out", **TINY)
+    with pytest.raises(InputError, match=r"counts-0\.csv: this was not written by sampling"):
+        begin(run, "out", **TINY, all_levels=True, overwrite=True)
+    assert mine.read_text() == "mine"
+    mine.rename(run.parent / "moved")
+    for seed in (1, 2):  # which replaces its own
+        finished(run, "out", **TINY, seed=seed, all_levels=True, overwrite=True)
+    assert mine.read_text().startswith("smiles,count")
+
+
+def test_what_comes_while_sampling_is_not_replaced_unasked(run: Path) -> None:
+    whole, mine = finished(run, "whole", **TINY), run.parent / "out" / "samples.csv.gz"
+    job = stopped(run, "out")
+    mine.write_text("mine")
+    model = sampling.load(run)
+    for go_on in (lambda: begin(run, "out", **TINY), lambda: generation.resume(job.folder, model)):
+        with pytest.raises(InputError, match=r"in this folder already \(samples\.csv\.gz\)"):
+            go_on()
+    mine.unlink()
+    job = generation.resume(job.folder, model)
+    generation.work(job)
+    mine.write_text("mine")
+    with pytest.raises(InputError, match=r"in this folder already \(samples\.csv\.gz\)"):
+        generation.finish(job)
+    assert mine.read_text() == "mine"
+    generation.finish(begin(run, "out", **TINY, overwrite=True))
+    assert files(mine.parent) == files(whole)
+
+
+def test_what_was_drawn_stays_when_its_marker_is_lost(run: Path) -> None:
+    job = stopped(run, "out")
+    (job.work / working.SETTINGS).rename(run.parent / "kept")
+    before = listing(job.folder)
+    for go_on in (
+        lambda: begin(run, "out", **TINY),
+        lambda: generation.resume(job.folder, job.model),
+        lambda: generation.attend(job.place, job.model),
+    ):
+        with pytest.raises(
+            InputError, match=r"settings\.json: .*it is missing, but what was drawn"
+        ):
+            go_on()
+    assert listing(job.folder) == before
+    assert begin(run, "out", **TINY, overwrite=True).sweeps_done(0) == 0
+
+
 @pytest.mark.parametrize("name", ["mine.txt", "block-0/mine.txt", "block-0/checkpoints/mine.txt"])
 @pytest.mark.parametrize("begun", [True, False])
 def test_foreign_files_in_the_working_folder_are_refused(run: Path, name: str, begun: bool) -> None:
