@@ -344,5 +344,5 @@ def test_processes_that_cannot_fit_are_not_started(
 ) -> None:
     monkeypatch.setattr(memory, "machine_memory", lambda: 2**30)
     monkeypatch.setattr(processes, "_start", lambda *_: pytest.fail("a process was started"))
-    with pytest.raises(InputError, match="working in 100 processes needs at least .* --processes"):
+    with pytest.raises(InputError, match=r"in 100 processes needs at least .* \(--processes"):
         processes.start_processes(100, tmp_path)
