@@ -15,6 +15,7 @@ from nmln.memory import told
 
 SEEDS = ("data.split_seed", "model.seed", "training.seed")
 _FASTEST = 1e6  # a learning rate: nothing is learned long before
+_LONGEST = 1e7  # minutes of training: 19 years
 _WHOLE = 2**63  # what a whole number must stay below, either way
 PAPER_RATES = (0.1, 0.01, 0.005, 0.0025, 0.001)
 RATES = (0.08, 0.045, 0.02, 0.006, 0.001)  # neighbours swap alike on molecules of 10 atoms
@@ -347,5 +348,11 @@ def _check_ranges(config: Config) -> None:
             "chains.weighted follows log Z from the untrained model on, which steps without chains "
             "(training.warm_start) interrupt. Set one of them to its default."
         )
-    if config.training.minutes is not None and not config.training.minutes > 0:
-        raise InputError(f"training.minutes must be positive, but is {config.training.minutes}.")
+    if config.optimiser.common > _FASTEST:
+        raise InputError(
+            f"optimiser.common must be at most {_FASTEST:g}, but is {config.optimiser.common}."
+        )
+    minutes = config.training.minutes
+    if minutes is not None and not 0 < minutes <= _LONGEST:
+        bound = "positive" if not minutes > 0 else f"at most {_LONGEST:g}"
+        raise InputError(f"training.minutes must be {bound}, but is {minutes}.")

@@ -19,6 +19,7 @@ from nmln.kernels.combined import evidence_of, mean_info, simple_kernels
 from nmln.kernels.repair import repair
 from nmln.potentials.base import BasePotential, ScoreError
 from nmln.potentials.counted import Counted
+from nmln.signals import give_way
 from nmln.types import (
     Evaluations,
     Info,
@@ -150,6 +151,7 @@ def advance(
     """One sweep: explore with some moves at every level, then exchange."""
     infos, swaps = [], []
     for _ in range(moves):
+        give_way(step=True)
         state, info = kernel.step(potential, state, rng)
         infos.append(info)
     for parity in parities:

@@ -25,8 +25,13 @@ STOPPING = tuple(
     if hasattr(signal, name)
 )
 
-_SHORT = 0.5  # seconds within which a search may still end by itself
+_SHORT = 0.5  # seconds within which a search or a step may still end by itself
 _asked_at: float | None = None  # when a stop was asked for that a loop is to see
+_patience = _SHORT  # seconds that a step of that loop has from then on
+
+
+class GivenUpError(KeyboardInterrupt):
+    """A search or step was given up because somebody asked to stop; raised by `give_way` alone."""
 
 
 def launcher() -> int:
@@ -64,15 +69,17 @@ def raising() -> Iterator[None]:
 
 
 @contextmanager
-def interruption(alone: bool) -> Iterator[Callable[[], bool]]:
+def interruption(alone: bool, patience: float | None = None) -> Iterator[Callable[[], bool]]:
     """Whether a stop was asked for, to be looked at between two steps; a second signal ends at once.
 
     Of several processes none continues when their launcher is gone: nothing could stop them any more,
     and they would still write when the run is resumed. A search within a step that can take long
-    calls `give_way`.
+    calls `give_way`, and so do the moves of chains: a step that has not ended `patience` seconds after
+    the signal is given up.
     """
-    global _asked_at
+    global _asked_at, _patience
     asked, parent = False, launcher()
+    _patience = _SHORT if patience is None else patience
 
     def handle(number: int, frame: FrameType | None) -> None:
         global _asked_at
@@ -92,11 +99,12 @@ def interruption(alone: bool) -> Iterator[Callable[[], bool]]:
             _asked_at = None
 
 
-def give_way() -> None:
-    """Called within long searches: raise KeyboardInterrupt if a stop was asked for a moment ago.
+def give_way(step: bool = False) -> None:
+    """Called within long searches, and between the moves of a step: end if a stop was asked for.
 
     Inside `interruption` a signal only sets a flag, which the loop around sees after its step. That
-    keeps the most, but a search may take minutes, and what it has found so far is not needed.
+    keeps the most, but a search or a step of very many moves may take minutes.
     """
-    if _asked_at is not None and time.monotonic() - _asked_at > _SHORT:
-        raise KeyboardInterrupt
+    seconds = _patience if step else _SHORT
+    if _asked_at is not None and time.monotonic() - _asked_at > seconds:
+        raise GivenUpError

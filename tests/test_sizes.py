@@ -294,6 +294,8 @@ def test_the_largest_seed_trains_and_a_negative_one_of_an_older_run_still_loads(
         (f"[model]\nbound = {'9' * 5000}", "this has a number with too many digits"),
         (f"[training]\nsteps = {'9' * 30}", r"must be between -2\^63 and 2\^63 - 1, but is about"),
         ("[optimiser]\nlearning_rate = 1e300", "learning_rate must be at most 1e\\+06"),
+        ("[optimiser]\ncommon = 1e300", "common must be at most 1e\\+06"),
+        ("[training]\nminutes = 1e300", "minutes must be at most 1e\\+07"),
         (f"x = {'[' * 5000}{']' * 5000}", "nested too deeply"),
         ("preset = [1]", "preset must be the name of one"),
     ],

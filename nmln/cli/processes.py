@@ -18,11 +18,13 @@ import typer
 import nmln
 from nmln.cli.common import fail, silence_processes, something_said
 from nmln.files import InterruptedRunError
+from nmln.memory import refuse_size, told
 from nmln.signals import LAUNCHER, PRIVATE_FOLDER, STOPPING, handling, raising
 
 _EXPLAINED = (2, 130)  # how a process leaves that has said itself what is wrong
 _PARTNER_LOST = 3
 _ASKING = (*STOPPING, *((signal.SIGQUIT,) if hasattr(signal, "SIGQUIT") else ()))
+_PROCESS = 160 * 2**20  # bytes that a process takes at the least, with torch loaded
 _LOOK = 0.1  # seconds between two looks at the processes
 _LAST_WORDS = 2.0  # seconds in which others may notice by themselves that one has failed
 _GRACE = 60.0  # seconds to save and leave, before a process is killed
@@ -65,6 +67,9 @@ def start_processes(
     the command `again`, or by resuming the training in the folder. Processes that share nothing need no
     `rendezvous` and then open no port.
     """
+    refuse_size(
+        count * _PROCESS, f"working in {told(count)} processes", "Take fewer of them (--processes)."
+    )
     words = ["-m", "nmln", *(sys.argv[1:] if arguments is None else arguments)]
     asked: list[int] = []
 

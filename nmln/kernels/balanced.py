@@ -12,6 +12,7 @@ from nmln.evidence import Evidence
 from nmln.files import InputError
 from nmln.kernels.metropolis import Metropolis
 from nmln.kernels.moves import Attributes, accept, draw, free_groups
+from nmln.signals import give_way
 from nmln.space import Space
 from nmln.types import Groups, Info, Potential, Scores, State, Values
 
@@ -52,6 +53,7 @@ class BalancedMetropolis:
     def step(self, potential: Potential, state: State, rng: Generator) -> tuple[State, Info]:
         before, infos = state.values, []
         for _ in range(self.moves):
+            give_way(step=True)
             state, info = self._move(potential, state, rng)
             infos.append(info)
         moved = (state.values != before).any(-1).to(state.scores.dtype).mean(1)

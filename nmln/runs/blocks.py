@@ -23,14 +23,15 @@ from nmln.molecules.decoding import Decoder
 from nmln.noise import refuse_chains, uniform
 from nmln.potentials.base import BasePotential
 from nmln.potentials.total import TotalPotential
-from nmln.sampler import Snapshot, sample, snapshot, start
-from nmln.types import Evaluations, Kernel, State, Sweep, Tuning
 from nmln.runs.conditions import Conditions
-from nmln.runs.specification import Settings
 from nmln.runs.recorded import KeptRecorder
 from nmln.runs.sample_rows import Rows
+from nmln.runs.specification import Settings
 from nmln.runs.workspace import LOCK, ROWS, WORLDS, Begun, Place
 from nmln.runs.world_files import packed
+from nmln.sampler import Snapshot, sample, snapshot, start
+from nmln.signals import GivenUpError
+from nmln.types import Evaluations, Kernel, State, Sweep, Tuning
 
 REMEMBERED = 100_000  # worlds that the decoder of a process keeps
 _DRAWS = 500  # that are kept to judge how well the chains mix
@@ -279,8 +280,34 @@ def work_on(
     record = _recording(job, block, decoder)
     decoding = kept.decoding
     begun = saved = time.perf_counter()
+    point = kept.snapshot
+
+    def keep(rows: Rows) -> None:
+        rows.synchronise()
+        seconds = kept.seconds + time.perf_counter() - begun
+        pending = bytes(rows.pending)
+        Kept(point, rows.offset, pending, recorder, seconds, decoding).save(job, block)
+
+    def stopped() -> InterruptedRunError:
+        number = 0 if point is None else point.number
+        return InterruptedRunError(
+            f"stopped after sweep {number} of {settings.sweeps}, and kept. Go on with: {job.again}"
+        )
+
     with Rows(job.data(block), kept.offset, kept.pending) as rows:
-        for sweep in chains_of(job, block, rng, kept.snapshot):
+        chains = chains_of(job, block, rng, kept.snapshot)
+        while True:
+            try:
+                sweep = next(chains, None)
+            except (
+                GivenUpError
+            ):  # within a sweep, which is taken again: all else is as after the last
+                if point is not None:
+                    keep(rows)
+                raise stopped() from None
+            if sweep is None:
+                return
+            point = snapshot(sweep, rng)
             draw, between = divmod(sweep.number - settings.burn_in, settings.thin)
             if sweep.number > settings.burn_in:
                 recorder.record(sweep)
@@ -291,25 +318,13 @@ def work_on(
             if tick is not None:
                 tick()
             last, stop = sweep.number == settings.sweeps, interrupted()
-            now = time.perf_counter()
-            if last or stop or now - saved >= save_every:
+            if last or stop or time.perf_counter() - saved >= save_every:
                 if last:
                     rows.end_member()
-                rows.synchronise()
-                Kept(
-                    snapshot(sweep, rng),
-                    rows.offset,
-                    bytes(rows.pending),
-                    recorder,
-                    kept.seconds + now - begun,
-                    decoding,
-                ).save(job, block)
+                keep(rows)
                 saved = time.perf_counter()
             if stop and not last:
-                raise InterruptedRunError(
-                    f"stopped after sweep {sweep.number} of {settings.sweeps}, and kept. Go on with: "
-                    f"{job.again}"
-                )
+                raise stopped()
 
 
 def decoder_of(job: Job) -> Decoder | None:

@@ -8,8 +8,8 @@ from nmln.checkpoint import explain, read_json
 from nmln.files import InputError
 from nmln.model import Model, Report
 from nmln.runs import data as sources
-from nmln.runs.folders import locked
 from nmln.runs.folder import check_new, read_head, read_source, write_head
+from nmln.runs.folders import locked
 from nmln.runs.sample import load
 
 

@@ -15,9 +15,10 @@ from nmln.molecules.datasets import Dropped
 from nmln.molecules.metrics import ChemNet, Measured, fcd, internal_diversity
 from nmln.molecules.sample_files import Reference, Samples, locate, read_reference, read_samples
 from nmln.report.recall import write_recall
-from nmln.runs import stream, sample as sampling
-from nmln.runs.specification import fingerprint
+from nmln.runs import sample as sampling
+from nmln.runs import stream
 from nmln.runs.folder import is_run, read_head, read_source
+from nmln.runs.specification import fingerprint
 
 Part = Literal["train", "test"]
 

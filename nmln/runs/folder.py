@@ -15,8 +15,8 @@ from nmln.files import InputError, refuse_links, write_lines
 from nmln.model import Model
 from nmln.molecules.tally import Dropped
 from nmln.runs import data as sources
-from nmln.runs.folders import HEAD, SPLIT, foreign, refuse_foreign, resuming, writing
 from nmln.runs.data import Source
+from nmln.runs.folders import HEAD, SPLIT, foreign, refuse_foreign, resuming, writing
 
 
 def is_run(folder: Path) -> bool:

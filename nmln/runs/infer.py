@@ -18,9 +18,9 @@ from nmln.inference.queries import read_queries
 from nmln.logic import Atom, Formula, WeightedFormula, parts
 from nmln.model import Model
 from nmln.potentials.formula import FormulaPotential
-from nmln.space import Space
 from nmln.runs import sample as sampling
 from nmln.runs.conditions import read_formula, read_formulas
+from nmln.space import Space
 from nmln.worlds import true_atoms
 
 ALL = "*"

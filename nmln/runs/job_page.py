@@ -16,7 +16,8 @@ from nmln.report import molecules as parts
 from nmln.report import page
 from nmln.report.chains import chains_html
 from nmln.report.page import Html, Section, write_page
-from nmln.runs import evaluate as evaluation, stream, pages
+from nmln.runs import evaluate as evaluation
+from nmln.runs import pages, stream
 from nmln.runs.sample_rows import read_rows
 
 RANK = 1_000

@@ -26,10 +26,11 @@ from nmln.partition.blocks import effective_size
 from nmln.partition.carrying import bennett, carry, draw_possible, log_mean_of
 from nmln.potentials.base import BasePotential
 from nmln.potentials.independent import IndependentPotential
+from nmln.runs import data as sources
+from nmln.runs import sample as sampling
+from nmln.runs.folder import read_source
 from nmln.sampler import sample
 from nmln.types import Values
-from nmln.runs import sample as sampling, data as sources
-from nmln.runs.folder import read_source
 
 CHAINS, STEPS, SWEEPS = 100, 3000, 1000
 

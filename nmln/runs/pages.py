@@ -18,9 +18,9 @@ from nmln.report.figures import draw
 from nmln.report.findings import Finding, findings_of
 from nmln.report.history import History, read_history, table
 from nmln.report.page import Html, Section, write_page
-from nmln.training.method import Method
-from nmln.runs.folders import resuming
 from nmln.runs.folder import dropped_in, read_head
+from nmln.runs.folders import resuming
+from nmln.training.method import Method
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,8 +8,8 @@ from typing import Any
 from nmln.files import InputError
 from nmln.model import Model
 from nmln.runs.blocks import Job
-from nmln.runs.stream import begin, differences
 from nmln.runs.specification import Settings, fingerprint
+from nmln.runs.stream import begin, differences
 from nmln.runs.workspace import (
     Begun,
     Part,

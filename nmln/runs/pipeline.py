@@ -18,12 +18,15 @@ from torch import Generator
 from nmln import checkpoint
 from nmln.config import Config, configure, override
 from nmln.files import InputError, only_one, refuse_links, write_lines
-from nmln.runs import stream, job_page, pages, sample as sampling, data as sources, train as training
-from nmln.runs.folders import writing
-from nmln.runs.specification import BLOCK
+from nmln.runs import data as sources
+from nmln.runs import job_page, pages, stream
+from nmln.runs import sample as sampling
+from nmln.runs import train as training
 from nmln.runs.folder import check_new, moved, read_head, read_source, record_data
+from nmln.runs.folders import writing
 from nmln.runs.job_page import Outcome, read_summary
 from nmln.runs.sample import Run, Wish
+from nmln.runs.specification import BLOCK
 from nmln.runs.workspace import SETTINGS, SUMMARY, Place, only_sampler, tidy
 
 MINUTES = 7.0

@@ -11,11 +11,12 @@ from nmln import checkpoint
 from nmln.files import InputError, refuse_links
 from nmln.kernels.defaults import kernel_named
 from nmln.model import Model
-from nmln.runs import stream, data as sources
+from nmln.runs import data as sources
+from nmln.runs import stream
 from nmln.runs.conditions import Conditions, read_conditions
-from nmln.runs.specification import BLOCK
 from nmln.runs.folder import read_head
 from nmln.runs.parts import check_part
+from nmln.runs.specification import BLOCK
 from nmln.runs.workspace import Part, Place
 from nmln.runs.world_files import check_kind
 

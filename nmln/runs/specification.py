@@ -15,9 +15,9 @@ from nmln.files import InputError
 from nmln.formats.mln import parse_formula
 from nmln.kernels.defaults import kernel_named
 from nmln.model import Model
-from nmln.space import Space
 from nmln.runs.conditions import Conditions
 from nmln.runs.data import Kind
+from nmln.space import Space
 
 BLOCK = 50
 """Chains of a block: smaller ones lose time, see benchmarks/blocks.py."""

@@ -27,10 +27,10 @@ from nmln.runs.blocks import (
     decoder_of,
     work_on,
 )
-from nmln.runs.specification import Settings, fingerprint
-from nmln.runs.replacing import check_free, swap, writing
 from nmln.runs.recorded import joined, longest
+from nmln.runs.replacing import check_free, swap, writing
 from nmln.runs.sample_rows import Tally, checked_rows, join_rows, write_counts
+from nmln.runs.specification import Settings, fingerprint
 from nmln.runs.train import interruption
 from nmln.runs.workspace import (
     COUNTS,

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from nmln.files import open_regular
-from nmln.training import Metrics
 from nmln.runs.folders import writing
 from nmln.runs.train import Job, Watcher
+from nmln.training import Metrics
 
 _FLUSH_SECONDS = 5.0  # a reader of the events is at most so far behind
 

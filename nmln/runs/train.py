@@ -1,6 +1,7 @@
 """A run of training in its folder: begun, watched, kept, resumed."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -10,12 +11,8 @@ from nmln.config import Config, configure
 from nmln.distributed import Ranks
 from nmln.files import InputError, InterruptedRunError
 from nmln.model import Model
-from nmln.signals import interruption as interruption
-from nmln.training import Metrics, Return, Trainer, train
-from nmln.training.loop import Guard
-from nmln.training.pilot import steps_in
 from nmln.runs import data as sources
-from nmln.runs.folders import HEAD, check_model, locked, resuming
+from nmln.runs.data import Source
 from nmln.runs.folder import (
     check_new,
     moved,
@@ -26,11 +23,17 @@ from nmln.runs.folder import (
     split_hash,
     write_head,
 )
+from nmln.runs.folders import HEAD, check_model, locked, resuming
 from nmln.runs.metrics import MetricsLog
+from nmln.signals import GivenUpError
+from nmln.signals import interruption as interruption
+from nmln.training import Metrics, Return, Trainer, train
+from nmln.training.loop import Guard
+from nmln.training.pilot import steps_in
 from nmln.training.restore import restore
-from nmln.runs.data import Source
 
 _QUALITY_EVERY = 50  # steps between two looks at the chains' worlds
+_PATIENCE = 5.0  # seconds that a step has to end after a signal, because then all of it is kept
 _HELD_OUT = 500  # worlds kept apart whose likelihood is watched
 
 
@@ -173,8 +176,8 @@ def _run(job: Job, watcher: Watcher) -> Model:
         watcher.on_start(job)
         if gap := log.cut(trainer.step_number):
             watcher.on_note(gap)
-    with interruption(trainer.ranks.count == 1) as interrupted:
-        for event in train(trainer, guard=job.guard):
+    with interruption(trainer.ranks.count == 1, _PATIENCE) as interrupted:
+        for event in _obeying(job, train(trainer, guard=job.guard)):
             if isinstance(event, Return):
                 save(job, job.seconds_before + time.perf_counter() - start)
                 if first:
@@ -206,6 +209,21 @@ def _run(job: Job, watcher: Watcher) -> Model:
     if first:
         model.save(job.folder / "model")
     return model
+
+
+def _obeying(job: Job, events: Iterator[Metrics | Return]) -> Iterator[Metrics | Return]:
+    """The same events, until a step is given up that takes too long after a signal.
+
+    A step changes parameters, chains and random numbers, so that nothing of it can be kept.
+    """
+    try:
+        yield from events
+    except GivenUpError:
+        steps = checkpoint.saved_steps(job.folder)
+        kept = f"step {max(steps)} is kept" if steps else "nothing was kept yet"
+        raise InterruptedRunError(
+            f"stopped within a step that takes long; {kept}. Go on with: {resuming(job.folder)}"
+        ) from None
 
 
 def save(job: Job, seconds: float) -> None:

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from nmln import checkpoint
 from nmln.files import InputError, linked, only_one, refuse_links, write_lines
-from nmln.runs.specification import Settings
 from nmln.runs.data import Kind
+from nmln.runs.specification import Settings
 
 FORMAT = 2
 """Of working folders. Those of format 1 are named `parts`, and their settings have no number."""

@@ -13,10 +13,10 @@ from torch import Tensor
 from nmln.files import write_lines
 from nmln.formats.graphs import to_networkx
 from nmln.molecules.chemistry import atoms_of
-from nmln.space import Space
-from nmln.runs.specification import Settings
-from nmln.runs.sample_rows import reading, unlike
 from nmln.runs.data import Kind
+from nmln.runs.sample_rows import reading, unlike
+from nmln.runs.specification import Settings
+from nmln.space import Space
 from nmln.worlds import to_text
 
 Drawn = tuple[Path, int]

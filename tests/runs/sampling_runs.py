@@ -12,9 +12,10 @@ from nmln.config import configure
 from nmln.formats.mln import parse_mln
 from nmln.model import Model
 from nmln.molecules import datasets
-from nmln.space import Space
-from nmln.runs import stream, sample_rows, sample as sampling
+from nmln.runs import sample as sampling
+from nmln.runs import sample_rows, stream
 from nmln.runs.stream import Job
+from nmln.space import Space
 
 SMILES = ["CCOCC", "CCNCC", "CC(C)CO", "C1CC1CO", "CC(=O)CO", "OCCCN", "C#CCCO", "COCOC"]
 

@@ -10,7 +10,8 @@ from nmln.evidence import Evidence
 from nmln.files import InputError
 from nmln.molecules.chemistry import ATOM, BOND, BONDS
 from nmln.molecules.scaffolds import scaffold_evidence
-from nmln.runs import stream, sample as sampling
+from nmln.runs import sample as sampling
+from nmln.runs import stream
 from nmln.runs.conditions import Conditions, read_formula
 from nmln.runs.stream import Job, Settings
 from tests.runs.sampling_runs import begin, make_run, read, run, summary

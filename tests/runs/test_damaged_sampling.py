@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from nmln import checkpoint
-from nmln.runs import stream, sample as sampling, workspace as working
+from nmln.runs import sample as sampling
+from nmln.runs import stream
+from nmln.runs import workspace as working
 from nmln.runs.specification import Settings
 from tests.runs.sampling_runs import TINY, begin, files, finished, leave, listing, make_run, run
 

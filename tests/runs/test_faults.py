@@ -16,7 +16,8 @@ import pytest
 import nmln.files
 from nmln import checkpoint
 from nmln.files import open_regular
-from nmln.runs import metrics as metrics_log, train as training
+from nmln.runs import metrics as metrics_log
+from nmln.runs import train as training
 from tests.runs.runs import (
     equal,
     half_written,

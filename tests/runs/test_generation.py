@@ -17,7 +17,8 @@ import torch
 from nmln.cli import main
 from nmln.diagnostics import Diagnostics
 from nmln.files import InputError, InterruptedRunError, only_one
-from nmln.runs import blocks, stream, sample_rows, sample as sampling
+from nmln.runs import blocks, sample_rows, stream
+from nmln.runs import sample as sampling
 from tests.runs.sampling_runs import (
     begin,
     files,

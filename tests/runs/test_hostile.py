@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nmln import __version__, checkpoint
-from nmln.runs import sample as sampling, train as training
+from nmln.runs import sample as sampling
+from nmln.runs import train as training
 from tests.checkpoint.test_directory import Bomb, forge
 
 STEP = Path("checkpoints/step-000000002")

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from nmln.files import InputError, InterruptedRunError
-from nmln.runs import stream, parts as joining, sample as sampling
+from nmln.runs import parts as joining
+from nmln.runs import sample as sampling
+from nmln.runs import stream
 from nmln.runs.specification import Settings
 from nmln.runs.workspace import Part
 from tests.runs.sampling_runs import (

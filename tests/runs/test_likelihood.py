@@ -17,8 +17,10 @@ from nmln.model import Model
 from nmln.molecules.decoding import Decoder
 from nmln.molecules.likelihood import molecule_log_likelihood
 from nmln.partition.carrying import bennett
+from nmln.runs import data as sources
+from nmln.runs import likelihood
+from nmln.runs import sample as sampling
 from nmln.space import Space
-from nmln.runs import likelihood, sample as sampling, data as sources
 from tests.runs.runs import SMALL, settings, whole_run
 
 SMILES = [

@@ -16,7 +16,9 @@ from nmln.cli.common import settings_in
 from nmln.cli.run import _kept, _show
 from nmln.files import InputError, InterruptedRunError
 from nmln.molecules.levels import Estimate
-from nmln.runs import stream, pipeline, sample as sampling, train as training
+from nmln.runs import pipeline, stream
+from nmln.runs import sample as sampling
+from nmln.runs import train as training
 from nmln.runs.job_page import _table
 from nmln.runs.sample_rows import read_rows
 from tests.report.test_page import Reader

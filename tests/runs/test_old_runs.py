@@ -10,7 +10,10 @@ import pytest
 
 from nmln import checkpoint
 from nmln.files import InputError, InterruptedRunError
-from nmln.runs import combine as combining, stream, knowledge, likelihood, pages, sample as sampling, train as training
+from nmln.runs import combine as combining
+from nmln.runs import knowledge, likelihood, pages, stream
+from nmln.runs import sample as sampling
+from nmln.runs import train as training
 from nmln.runs.folder import read_source
 from tests.fixtures.make_runs import StopAt, metrics_hash, model_hash, rows_hash, tree_hash
 from tests.runs.runs import run_here

@@ -12,7 +12,9 @@ from nmln import pretrained
 from nmln.cli import main as command
 from nmln.files import InputError
 from nmln.molecules import datasets
-from nmln.runs import evaluate as evaluation, stream, sample as sampling
+from nmln.runs import evaluate as evaluation
+from nmln.runs import sample as sampling
+from nmln.runs import stream
 from tests.runs.sampling_runs import make_run
 
 

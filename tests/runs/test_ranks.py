@@ -19,10 +19,10 @@ import torch
 import typer
 from torch import Tensor
 
-from nmln import checkpoint, distributed
+from nmln import checkpoint, distributed, memory
 from nmln.cli import processes
 from nmln.cli.common import fail, silence_processes
-from nmln.files import InterruptedRunError, LostProcessError
+from nmln.files import InputError, InterruptedRunError, LostProcessError
 from nmln.signals import LAUNCHER, PRIVATE_FOLDER
 from tests.runs.runs import begin_command, nmln, wait_until, whole_run
 
@@ -352,3 +352,12 @@ def test_processes_import_nothing_from_the_folder_that_one_works_in(
     processes.start_processes(2, tmp_path / "run", ["--version"], rendezvous=False)
     assert not (tmp_path / "taken").exists()
     assert capfd.readouterr().err == ""
+
+
+def test_processes_that_cannot_fit_are_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "machine_memory", lambda: 2**30)
+    monkeypatch.setattr(processes, "_start", lambda *_: pytest.fail("a process was started"))
+    with pytest.raises(InputError, match=r"in 100 processes needs at least .* \(--processes"):
+        processes.start_processes(100, tmp_path)

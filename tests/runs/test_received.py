@@ -20,9 +20,12 @@ from nmln.formats.graphs import read_graphml
 from nmln.formats.triples import read_triples
 from nmln.model import Model
 from nmln.report.history import read_history
-from nmln.runs import evaluate as evaluation, pipeline, pages, sample as sampling, data as sources
-from nmln.runs.knowledge import _write_csv
+from nmln.runs import data as sources
+from nmln.runs import evaluate as evaluation
+from nmln.runs import pages, pipeline
+from nmln.runs import sample as sampling
 from nmln.runs.job_page import read_summary
+from nmln.runs.knowledge import _write_csv
 from tests.checkpoint.test_directory import forge
 from tests.runs.runs import run_here
 

@@ -12,7 +12,9 @@ import pytest
 from nmln import checkpoint
 from nmln.files import InputError
 from nmln.report import page
-from nmln.runs import combine as combining, knowledge, likelihood, pipeline, pages, train as training
+from nmln.runs import combine as combining
+from nmln.runs import knowledge, likelihood, pages, pipeline
+from nmln.runs import train as training
 from tests.runs.main_jobs import small, write_molecules
 from tests.runs.runs import (
     Outcome,

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from nmln.files import InputError, only_one
-from nmln.runs import folder as heads, pipeline, train as training
+from nmln.runs import folder as heads
+from nmln.runs import pipeline
+from nmln.runs import train as training
 from tests.knowledge.families import write_family
 from tests.runs.main_jobs import small, write_molecules
 from tests.runs.runs import (

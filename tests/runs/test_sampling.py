@@ -11,9 +11,9 @@ from nmln.formats.db import read_db
 from nmln.formats.mln import parse_mln
 from nmln.model import Model
 from nmln.molecules.chemistry import space_for
-from nmln.space import Space
 from nmln.runs import sample as sampling
 from nmln.runs.conditions import read_conditions, read_formula, read_formulas
+from nmln.space import Space
 from nmln.worlds import true_atoms
 
 MOLECULES = space_for(("C", "N", "O", "Cl", "N+"), 4)

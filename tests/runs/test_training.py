@@ -13,7 +13,11 @@ from nmln.config import configure
 from nmln.files import InputError, only_one
 from nmln.formats.db import read_db
 from nmln.model import Model
-from nmln.runs import combine as combining, likelihood, sample as sampling, data as sources, train as training
+from nmln.runs import combine as combining
+from nmln.runs import data as sources
+from nmln.runs import likelihood
+from nmln.runs import sample as sampling
+from nmln.runs import train as training
 from nmln.runs.folder import read_source
 from nmln.worlds import true_atoms
 from tests.runs.runs import equal, settings, weights, whole_run

@@ -10,10 +10,11 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from nmln.files import InputError
-from nmln.training import Metrics
-from nmln.runs import train as training, tensorboard as watching
-from nmln.runs.train import Job, begin
+from nmln.runs import tensorboard as watching
+from nmln.runs import train as training
 from nmln.runs.tensorboard import Several, TensorBoard
+from nmln.runs.train import Job, begin
+from nmln.training import Metrics
 from tests.runs.test_reporting import settings
 
 

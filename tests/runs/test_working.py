@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from nmln.files import InputError, InterruptedRunError, only_one
-from nmln.runs import stream, sample as sampling, workspace as working
+from nmln.runs import sample as sampling
+from nmln.runs import stream
+from nmln.runs import workspace as working
 from nmln.runs.specification import Settings
 from tests.runs.sampling_runs import (
     TINY,

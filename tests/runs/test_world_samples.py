@@ -10,7 +10,9 @@ import torch
 
 from nmln.files import InputError, InterruptedRunError
 from nmln.formats.db import read_db
-from nmln.runs import stream, parts as joining, sample_rows, sample as sampling
+from nmln.runs import parts as joining
+from nmln.runs import sample as sampling
+from nmln.runs import sample_rows, stream
 from nmln.runs.data import read_graphs
 from nmln.runs.workspace import Part
 from tests.runs.sampling_runs import TINY, begin, leave, listing, make_world_run
