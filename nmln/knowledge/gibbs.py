@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Generator, Tensor
 
+from nmln.knowledge.parts import Bits
 from nmln.knowledge.potential import KnowledgePotential
-from nmln.knowledge.terms import Bits
 
 Pairs = Int64[Tensor, "pairs 2"]
 

@@ -14,8 +14,8 @@ from torch import Generator, Tensor
 from torch.nn.functional import softplus
 
 from nmln.knowledge.gibbs import sweep
-from nmln.knowledge.potential import KnowledgePotential, World
-from nmln.knowledge.terms import Bits, Dropout
+from nmln.knowledge.parts import Bits, Dropout
+from nmln.knowledge.potential import KnowledgePotential, PreparedWorld
 
 _LOOPS = (
     0.125  # the share of queries that also ask of r(a, a), which costs as much as all the others
@@ -61,7 +61,7 @@ class Queries(NamedTuple):
         return ends[0], self.relations[row], ends[1]
 
     def log_odds(
-        self, world: World, loops: Bool[Tensor, " queries"]
+        self, world: PreparedWorld, loops: Bool[Tensor, " queries"]
     ) -> Float[Tensor, "queries constants"]:
         """The log-odds of all answers; that of r(a, a) is minus infinity but for some queries."""
         if self.tails:
@@ -94,7 +94,7 @@ def conditional_loss(
 
 
 def sampled_loss(
-    world: World,
+    world: PreparedWorld,
     queries: Queries,
     loops: Bool[Tensor, " queries"],
     negatives: int,
@@ -120,7 +120,9 @@ def sampled_loss(
     return (against + calibration * alone).mean()
 
 
-def blank_loss(world: World, blank: Queries, count: int, rng: Generator) -> Float[Tensor, ""]:
+def blank_loss(
+    world: PreparedWorld, blank: Queries, count: int, rng: Generator
+) -> Float[Tensor, ""]:
     """The pseudo-likelihood of all atoms of the questions without an answer, from some of them.
 
     Without it a relation that holds of few constants would seem to hold of many: a question that has no

@@ -6,14 +6,14 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from nmln.knowledge.data import KnowledgeBase
-from nmln.knowledge.potential import KnowledgePotential, World
+from nmln.knowledge.potential import KnowledgePotential, PreparedWorld
 
 
 @dataclass(frozen=True)
 class WorldScorer:
     """The score of a candidate is the log-odds of its atom given the rest of a world."""
 
-    world: World
+    world: PreparedWorld
 
     def tails(
         self, heads: Int64[Tensor, " queries"], relations: Int64[Tensor, " queries"]

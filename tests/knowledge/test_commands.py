@@ -96,7 +96,7 @@ def test_mistakes_are_told_in_one_line(run: Path, tmp_path: Path) -> None:
     for arguments, message in (
         (("train", "no/such/place"), "no/such/place: there is no such folder"),
         (("train", source, "--output", str(run)), "there is a trained model in this folder"),
-        (("train", source, "--width", "4"), "width 2 .* or 3"),
+        (("train", source, "--width", "4"), "width .* got 4"),
         (("train", source, "--objective", "x"), "conditional or likelihood"),
         (("train", source, "--minutes", "-1"), "must be positive"),
         (("train", source, "--width", "3", "--batch", "10000000"), r"GiB.*--negatives 16"),
