@@ -14,7 +14,7 @@ from nmln.potentials.base import uniform_weights
 _AT_ONCE = 2**23  # the most numbers in one gathered batch of fragments
 
 
-class FragmentNetwork(PotentialPart):
+class KnowledgeFragments(PotentialPart):
     """A network on the fragment of every tuple of `width` (2 or 3) different constants.
 
     Its input is all relations among the constants, in both directions and of each constant with

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int64, Integer
 from torch import Generator, Tensor, nn
 
 from nmln.files import InputError
-from nmln.knowledge.fragments import FragmentNetwork
+from nmln.knowledge.fragments import KnowledgeFragments
 from nmln.knowledge.parts import (
     AtomFactors,
     Bits,
@@ -87,7 +87,9 @@ class KnowledgePotential(NeuralPotential):
         if shape.rank:
             parts.append(AtomFactors(*sizes, shape.rank, 0.5 / shape.rank**0.25, rng))
         if shape.hidden:
-            parts.append(FragmentNetwork(*sizes, shape.width, shape.hidden, shape.embedding, rng))
+            parts.append(
+                KnowledgeFragments(*sizes, shape.width, shape.hidden, shape.embedding, rng)
+            )
         if shape.paths:
             parts.append(PathProducts(*sizes, shape.paths, rng))
         self.parts: Sequence[PotentialPart] = nn.ModuleList(parts)  # pyright: ignore[reportAttributeAccessIssue]
