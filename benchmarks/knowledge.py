@@ -20,11 +20,9 @@ from torch import Generator
 from benchmarks.ratios import Ratio, report
 from nmln.knowledge.completion import complete
 from nmln.knowledge.data import KnowledgeBase
-from nmln.knowledge.defaults import recommended
 from nmln.knowledge.potential import KnowledgePotential
-from nmln.knowledge.ranking import rank
-from nmln.knowledge.scoring import scorer
-from nmln.knowledge.sizes import expected_bytes
+from nmln.knowledge.ranking import rank, scorer
+from nmln.knowledge.settings import expected_bytes, recommended
 from nmln.knowledge.training import train
 
 MEMORY = 4.0  # GiB that a ranking may take

@@ -7,10 +7,9 @@ import torch
 from nmln.files import InputError
 from nmln.knowledge.completion import complete
 from nmln.knowledge.data import KnowledgeBase
-from nmln.knowledge.defaults import recommended
 from nmln.knowledge.potential import KnowledgePotential
-from nmln.knowledge.ranking import rank
-from nmln.knowledge.scoring import scorer
+from nmln.knowledge.ranking import rank, scorer
+from nmln.knowledge.settings import recommended
 from nmln.knowledge.training import train
 
 torch.set_num_threads(1)

@@ -19,8 +19,7 @@ from nmln.inference import Conditional, Plan
 from nmln.kernels.gibbs import Gibbs
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.potential import Shape
-from nmln.knowledge.sizes import expected_bytes
-from nmln.knowledge.training import Settings
+from nmln.knowledge.settings import KnowledgeSettings, expected_bytes
 from nmln.language import Language, predicate
 from nmln.logic import DEEPEST, Atom, Not, Variable, WeightedFormula, nesting
 from nmln.memory import is_out_of_memory, machine_memory, refuse_size, told_bytes
@@ -49,7 +48,7 @@ NEEDS = r"needs at least [\d,.^]+ (GiB|bytes) of memory, but the machine has [\d
 @pytest.fixture(autouse=True)
 def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of 16 GiB, so that the same is refused everywhere."""
-    for name in ("nmln.memory", "nmln.space", "nmln.knowledge.sizes"):
+    for name in ("nmln.memory", "nmln.space", "nmln.knowledge.settings"):
         monkeypatch.setattr(f"{name}.machine_memory", lambda: 2**34)
 
 
@@ -218,7 +217,7 @@ def test_levels_and_chains_that_cannot_fit_are_refused(act: Callable[[], object]
 @pytest.mark.parametrize("part", ["hidden", "embedding", "rank", "paths"])
 def test_the_shape_of_a_knowledge_base_is_counted_in_every_part(part: str, tmp_path: Path) -> None:
     base = KnowledgeBase.read(str(write_family(tmp_path)))
-    assert expected_bytes(base, Shape(**{part: TRILLION}), Settings()) > TRILLION
+    assert expected_bytes(base, Shape(**{part: TRILLION}), KnowledgeSettings()) > TRILLION
 
 
 def test_a_failed_allocation_of_torch_is_one_line(
@@ -316,17 +315,17 @@ def test_infinite_numbers_of_json_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"penalty": -1.0}, "penalty must be a finite number that is not negative"),
+        ({"penalty": -1.0}, "penalty must be finite"),
         ({"penalty": float("nan")}, "penalty must be"),
         ({"calibration": float("inf")}, "calibration must be"),
-        ({"negatives": -1}, "negatives must not be negative"),
+        ({"negatives": -1}, "negatives must be"),
         ({"rate": 1e300}, "rate must be at most 1e"),
         ({"rate": 0.0}, "rate and minutes must be positive"),
     ],
 )
 def test_settings_of_knowledge_bases_are_checked(changes: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Settings(**changes)
+        KnowledgeSettings(**changes)
 
 
 @pytest.mark.parametrize("prior", [1e-300, 1e-160, 1e-7])

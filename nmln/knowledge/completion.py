@@ -1,4 +1,4 @@
-"""The most probable facts that a knowledge base lacks."""
+"""Completion: the most probable triples that are missing from a knowledge base."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from torch import Tensor
 from nmln.files import InputError
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.potential import KnowledgePotential
-from nmln.knowledge.scoring import WorldScorer, scorer
+from nmln.knowledge.ranking import WorldScorer, scorer
 
 
 @dataclass(frozen=True)
-class Missing:
-    """A triple that is not known, with its probability given all training facts.
+class MissingTriple:
+    """A triple that is not a training triple, with its probability given all training triples.
 
-    `base_rate` is the share of all pairs that its relation is known to hold for. `split` says where the
-    triple is known from after all (valid or test), if the model was not told.
+    `base_rate` is the share of all pairs for which its relation is known to hold. `split` is valid or
+    test if the triple was held out there, else empty.
     """
 
     head: str
@@ -31,7 +31,7 @@ class Missing:
 
     @property
     def surprise(self) -> float:
-        """By how many nats the log-odds exceed those of the base rate."""
+        """The log-odds minus those of the base rate, in nats."""
         rate = min(max(self.base_rate, 1e-9), 1 - 1e-9)
         return self.log_odds - float(torch.logit(torch.tensor(rate, dtype=torch.float64)))
 
@@ -46,24 +46,31 @@ def complete(
     surprising: bool = False,
     batch: int = 64,
     tick: Callable[[], None] = lambda: None,
-) -> list[Missing]:
+) -> list[MissingTriple]:
     """The missing triples with the highest conditional probability, the highest first.
 
-    `unseen` leaves out those of validation and test too, `relations` all but a few relations. With
-    `surprising`, what is highest above its relation's base rate comes first. `tick` is called once for
-    every batch of `batch` heads and relations.
+    Args:
+        potential: the trained potential.
+        base: the knowledge base that it was trained on.
+        top: how many triples.
+        relations: only triples of these relations; all relations if empty.
+        unseen: leave out validation and test triples too.
+        surprising: sort by how far the log-odds exceed those of the relation's base rate.
+        batch: queries (head and relation) that are scored at once.
+        tick: called after each batch.
     """
     if top < 1:
-        raise InputError(f"top must be at least 1, but is {top}.")
+        raise InputError(f"top must be at least 1, got {top}.")
     for name in relations:
         if name not in base.space.language:
             raise InputError(
-                f"{base.name} has no relation {name}, only {', '.join(base.relations)[:200]}."
+                f"{name} is not a relation of {base.name}. "
+                f"Available: {', '.join(base.relations)[:200]}."
             )
     known = _marks(base, base.known if unseen else base.train)
     chosen = [r for r, name in enumerate(base.relations) if not relations or name in relations]
     rates = _marks(base, base.train).double().mean((1, 2))
-    best: list[tuple[float, float, tuple[int, int, int]]] = []  # by what, log-odds, triple
+    best: list[tuple[float, float, tuple[int, int, int]]] = []  # sort key, log-odds, triple
     with torch.no_grad():
         asked = scorer(potential, base)
         for heads, kinds, odds in _all_log_odds(asked, len(base.constants), chosen, batch):
@@ -79,7 +86,7 @@ def complete(
             tick()
     splits = {tuple(t): split for split in ("test", "valid") for t in getattr(base, split).tolist()}
     return [
-        Missing(
+        MissingTriple(
             *base.text(triple),
             probability=float(torch.tensor(odds, dtype=torch.float64).sigmoid()),
             log_odds=odds,
@@ -92,13 +99,14 @@ def complete(
 
 
 def batches(base: KnowledgeBase, relations: int, batch: int = 64) -> int:
-    """How many times `complete` will tick."""
+    """How many times `complete` calls `tick`."""
     return -(-len(base.constants) * relations // batch)
 
 
 def _marks(
     base: KnowledgeBase, triples: Int64[Tensor, "triples 3"]
 ) -> Bool[Tensor, "relations heads tails"]:
+    """Which atoms are among some triples."""
     n = len(base.constants)
     return base.world(triples).reshape(len(base.relations), n, n).bool()
 
@@ -106,6 +114,7 @@ def _marks(
 def _all_log_odds(
     asked: WorldScorer, constants: int, relations: list[int], batch: int
 ) -> Iterator[tuple[Tensor, Tensor, Float[Tensor, "queries constants"]]]:
+    """Heads, relations and the log-odds of all tails, in batches."""
     queries = torch.cartesian_prod(torch.tensor(relations), torch.arange(constants))
     for part in queries.split(batch):
         kinds, heads = part.T

@@ -1,4 +1,4 @@
-"""Knowledge bases in files: triples for training, validation and test, over one space."""
+"""Knowledge bases from files: triples for training, validation and test over one space."""
 
 import os
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ from nmln.formats.triples import ENTITY, read_triples
 from nmln.space import Space
 
 SPLITS = ("train", "valid", "test")
-DIRECTORY = "NMLN_DATA"  # the variable that names a directory of data
-NAMES = {"nations": "nations", "kinship": "kinships", "umls": "umls"}  # as PyKEEN calls them
+DIRECTORY = "NMLN_DATA"  # environment variable: a directory of data sets
+NAMES = {"nations": "nations", "kinship": "kinships", "umls": "umls"}  # our name: PyKEEN's name
 
 Triples = Int64[Tensor, "_ 3"]
 """Head, relation and tail, as positions among the constants and relations."""
@@ -25,10 +25,10 @@ Triples = Int64[Tensor, "_ 3"]
 
 @dataclass(frozen=True)
 class KnowledgeBase:
-    """Triples of the three splits; validation and test may be empty.
+    """Triples in three splits; those for validation and test may be empty.
 
     Constants and relations are those of the training triples, in alphabetical order. `notes` are
-    sentences about the files that a user should read.
+    sentences about the files, to be shown to the user.
     """
 
     name: str
@@ -41,18 +41,18 @@ class KnowledgeBase:
 
     @staticmethod
     def read(where: str | Path) -> "KnowledgeBase":
-        """A folder with train.tsv and perhaps valid.tsv and test.tsv (or .txt), or a known name.
+        """Read a folder with train.tsv and optionally valid.tsv and test.tsv (or .txt), or a known name.
 
-        nations, kinship and umls are looked for under kb/ in the directory that NMLN_DATA names, then
-        in the installed package PyKEEN, which ships them. A folder of that name goes first.
+        The known names are nations, kinship and umls. A folder of that name takes precedence; then come
+        kb/NAME in the directory that NMLN_DATA names, and the files of the installed package PyKEEN.
         """
         folder = _folder(where)
         paths = {split: path for split in SPLITS if (path := _file(folder, split))}
         if "train" not in paths:
-            found = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
+            found = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "no files"
             raise InputError(
-                f"there is no train.tsv (or train.txt) in this folder, only {found}. Put the triples "
-                "there, one a line: head, relation, tail, separated by tabs.",
+                f"the folder must contain train.tsv (or train.txt), got {found}. Put the training "
+                "triples there, one per line: head, relation, tail, separated by tabs.",
                 str(folder),
             )
         try:
@@ -71,10 +71,12 @@ class KnowledgeBase:
 
     @property
     def constants(self) -> tuple[str, ...]:
+        """The names of the constants; triples refer to them by position."""
         return self.space.domain[ENTITY]
 
     @property
     def relations(self) -> tuple[str, ...]:
+        """The names of the relations; triples refer to them by position."""
         return tuple(attribute.name for attribute in self.space.language)
 
     @property
@@ -83,7 +85,7 @@ class KnowledgeBase:
         return torch.cat([self.train, self.valid, self.test]).unique(dim=0)
 
     def world(self, triples: Triples) -> Integer[Tensor, " groups"]:
-        """The world in which these triples are true and nothing else."""
+        """The world in which exactly these triples are true."""
         n = len(self.constants)
         heads, relations, tails = triples.T
         world = torch.zeros(self.space.groups, dtype=self.space.dtype)
@@ -91,13 +93,13 @@ class KnowledgeBase:
         return world
 
     def text(self, triple: tuple[int, int, int]) -> tuple[str, str, str]:
-        """A triple by its names."""
+        """The names of head, relation and tail."""
         head, relation, tail = triple
         return self.constants[head], self.relations[relation], self.constants[tail]
 
     @property
     def sizes(self) -> str:
-        """How large it is, in a sentence."""
+        """Name and sizes, as one sentence."""
         counts = ", ".join(f"{len(getattr(self, split)):,} {split}" for split in SPLITS)
         return (
             f"{self.name}: {len(self.constants):,} constants, {len(self.relations):,} relations, "
@@ -106,53 +108,60 @@ class KnowledgeBase:
 
 
 def _folder(where: str | Path) -> Path:
+    """The folder of a knowledge base that is given by path or by name."""
     folder = Path(where)
     if not str(where).strip():
         raise InputError(
-            f"no data are named. Name a folder of triples, or one of {', '.join(NAMES)}."
+            f"a knowledge base must be named. Name a folder of triples, or one of {', '.join(NAMES)}."
         )
     if folder.is_dir():
         return folder
     if folder.exists():
-        raise InputError("this is a file. Name the folder that has train.tsv in it.", str(where))
+        raise InputError(
+            "a knowledge base must be a folder, got a file. Name the folder that contains train.tsv.",
+            str(where),
+        )
     name = str(where)
     if name not in NAMES:
         guess = get_close_matches(name, NAMES, 1)
         hint = f" Did you mean {guess[0]}?" if guess else ""
         raise InputError(
-            f"there is no such folder, and no knowledge base of this name.{hint} Name a folder with "
-            f"train.tsv in it, or one of {', '.join(NAMES)}.",
+            f"neither a folder nor a known knowledge base has this name.{hint} Name a folder that "
+            f"contains train.tsv, or one of {', '.join(NAMES)}.",
             name,
         )
     if DIRECTORY in os.environ:
         folder = Path(os.environ[DIRECTORY]) / "kb" / name
         if folder.is_dir():
             return folder
-    package = find_spec("pykeen")  # finds it without running any of it
+    package = find_spec("pykeen")  # does not import it
     for place in (package.submodule_search_locations or []) if package else []:
         folder = Path(place) / "datasets" / NAMES[name]
         if folder.is_dir():
             return folder
     raise InputError(
-        f"the triples of {name} are not here. Install the package that ships them (pip install "
+        f"the triples of {name} were not found. Install the package that ships them (pip install "
         f"'nmln[knowledge]'), or put train.tsv, valid.tsv and test.tsv into kb/{name} of a directory "
-        f"and let {DIRECTORY} name that."
+        f"and set {DIRECTORY} to that directory."
     )
 
 
 def _file(folder: Path, split: str) -> Path | None:
+    """The file of a split, if there is one."""
     both = [folder / f"{split}{ending}" for ending in (".tsv", ".txt")]
-    found = [
-        path for path in both if path.exists() and not path.is_dir()
-    ]  # a pipe is refused later
+    # Anything but a directory: the reader refuses pipes with an error of its own.
+    found = [path for path in both if path.exists() and not path.is_dir()]
     if len(found) > 1:
         raise InputError(
-            f"{found[0].name} and {found[1].name} are both there. Keep one.", str(folder)
+            f"the folder must contain only one of {found[0].name} and {found[1].name}, got both. "
+            "Remove one.",
+            str(folder),
         )
     return found[0] if found else None
 
 
 def _read(path: Path, space: Space, world: Integer[Tensor, " groups"], notes: list[str]) -> Triples:
+    """The triples of a world that was read from a file; repeated lines are noted."""
     n, relations = len(space.domain[ENTITY]), len(space.language)
     grid = world.reshape(relations, n, n)
     triples = grid.nonzero()[:, [1, 0, 2]].contiguous()
@@ -163,7 +172,7 @@ def _read(path: Path, space: Space, world: Integer[Tensor, " groups"], notes: li
 
 
 def _read_other(path: Path, space: Space, notes: list[str]) -> Triples:
-    """Validation or test triples, over names that the training triples have."""
+    """Validation or test triples; their names must occur in the training triples."""
     if not any(line.strip() for _, line in read_lines(path)):
         return torch.zeros(0, 3, dtype=torch.int64)
     own = read_triples(path)[0]
@@ -176,7 +185,7 @@ def _read_other(path: Path, space: Space, notes: list[str]) -> Triples:
 
 
 def _unknown(path: Path, kind: str, unknown: set[str], known: Mapping[str, int]) -> InputError:
-    """The first line with a name that the training triples do not have."""
+    """The error for the first line with a name that no training triple has."""
     places = (1,) if kind == "relation" else (0, 2)
     for number, line in read_lines(path):
         fields = [part.strip() for part in line.split("\t")]
@@ -184,16 +193,16 @@ def _unknown(path: Path, kind: str, unknown: set[str], known: Mapping[str, int])
             if len(fields) == 3 and fields[place] in unknown:
                 near = get_close_matches(fields[place], known, 1, cutoff=0.0)
                 return InputError(
-                    f"no training triple has the {kind} {fields[place]}, so nothing can be said of it. "
-                    f"The nearest name there is {near[0]}. Correct it, or leave the line out.",
+                    f"every name must occur in a training triple, got the {kind} {fields[place]}. The "
+                    f"nearest {kind} there is {near[0]}. Correct the line, or remove it.",
                     str(path),
                     number,
                 )
-    raise AssertionError(f"{unknown} come from nowhere")
+    raise AssertionError(f"no line of {path} contains {unknown}")
 
 
 def _overlaps(triples: Mapping[str, Triples]) -> list[str]:
-    """What is told to be held out but is known from training."""
+    """Notes on validation and test triples that are training triples too."""
     train = set(map(tuple, triples["train"].tolist()))
     notes = []
     for split in SPLITS[1:]:

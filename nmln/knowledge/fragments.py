@@ -1,4 +1,4 @@
-"""Networks on fragments: what all relations among two or three constants are worth together."""
+"""A network on fragments: it scores all relations among two or three constants together."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,18 +8,19 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Generator, Tensor, nn
 
-from nmln.knowledge.terms import Bits, Dropout, Index, Part, Prepared, Worlds
+from nmln.knowledge.parts import Bits, Dropout, Index, PotentialPart, PreparedPart, Worlds
 from nmln.potentials.base import uniform_weights
 
-_AT_ONCE = 2**23  # numbers that a gathered batch of fragments may hold
+_AT_ONCE = 2**23  # the most numbers in one gathered batch of fragments
 
 
-class Fragments(Part):
+class KnowledgeFragments(PotentialPart):
     """A network on the fragment of every tuple of `width` (2 or 3) different constants.
 
-    It sees all relations among them, both ways and of each with itself, and a learned vector of each
-    constant, in one hidden layer. All orders of the tuple count. The sum is divided by the number of
-    fragments that a pair is in, so that the weights mean the same whatever the number of constants.
+    Its input is all relations among the constants, in both directions and of each constant with
+    itself, and a learned vector of each constant; it has one hidden layer. Every order of a tuple is a
+    fragment. The sum is divided by the number of third constants, so that the weights mean the same
+    for any number of constants.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Fragments(Part):
         super().__init__()
         self.width = width
         self.scale = 1.0 if width == 2 else 1 / max(1, constants - 2)
-        inputs = 4 + embedding  # as if a few bits were set in a usual fragment
+        inputs = 4 + embedding  # a typical fragment has about four true bits
         self.weights = uniform_weights((width, width, relations, hidden), inputs, rng)
         self.embeddings = uniform_weights((constants, embedding), max(1, embedding), rng)
         self.placing = uniform_weights((width, embedding, hidden), inputs, rng)
@@ -43,11 +44,11 @@ class Fragments(Part):
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """The pairs of places in a tuple."""
+        """The pairs of places in a tuple, the first place smaller."""
         return list(combinations(range(self.width), 2))
 
     def tables(self, worlds: Worlds, embeddings: Tensor) -> list[Tensor]:
-        """For every pair of places, what each pair of constants there adds to the hidden layer."""
+        """For each pair of places: what each pair of constants there adds to the hidden layer."""
         n = worlds.shape[1]
         loops = worlds.diagonal(dim1=1, dim2=2).transpose(1, 2)
         alone = [
@@ -62,7 +63,7 @@ class Fragments(Part):
             if (i, j) == (0, 1):
                 table = table + alone[0][:, :, None] + alone[1][:, None]
             elif i == 0:
-                table = table + alone[j][:, None]  # the third place comes in once
+                table = table + alone[j][:, None]  # the third place is added once
             tables.append(table)
         return tables
 
@@ -73,7 +74,7 @@ class Fragments(Part):
         if self.width == 2:
             return (tables[0].relu() @ self.readout * apart).sum((1, 2))
         total = worlds.new_zeros(len(worlds))
-        for third in range(n):  # a constant in the last place at a time: nothing larger is held
+        for third in range(n):  # one constant in the last place at a time, to save memory
             hidden = tables[0] + tables[1][:, :, None, third] + tables[2][:, None, :, third]
             others = torch.ones(n, dtype=worlds.dtype)
             others[third] = 0
@@ -92,8 +93,8 @@ class Fragments(Part):
 
 
 @dataclass(frozen=True)
-class PreparedFragments(Prepared):
-    """The first layer of all fragments of a world, by pairs of places."""
+class PreparedFragments(PreparedPart):
+    """The first layer of all fragments of a world, as one table per pair of places."""
 
     bits: Bits
     tables: dict[tuple[int, int], Float[Tensor, "constants constants hidden"]]
@@ -121,10 +122,10 @@ class PreparedFragments(Prepared):
     def _pairs(
         self, heads: Index, relations: Index, tails: Index, atoms: int
     ) -> Float[Tensor, "rows columns"]:
-        """Width 2: the pair of an atom both ways round."""
+        """Width 2: the pair of an atom, in both orders."""
         table = self.tables[0, 1]
         now = self.bits[heads, tails, relations]
-        # All pairs as they are, if that is less than the atoms.
+        # The current scores of all pairs, if there are fewer pairs than atoms.
         settled = table.relu() @ self.readout if atoms > len(table) ** 2 else None
         total = torch.zeros((), dtype=table.dtype)
         for i, j, ends in ((0, 1, (heads, tails)), (1, 0, (tails, heads))):
@@ -165,9 +166,9 @@ class PreparedFragments(Prepared):
         tails: Int64[Tensor, " atoms"],
         whole: tuple[Tensor, Tensor] | None,
     ) -> Float[Tensor, " atoms"]:
-        """Width 3: the pair of an atom in all places, with every other constant in the third.
+        """Width 3: the pair of an atom in any two places, with every other constant in the third.
 
-        `whole` is what `_whole` tells, if that is less work than what the atoms need of it.
+        `whole` is the result of `_whole`, where that costs less than gathering for each atom.
         """
         now = self.bits[heads, tails, relations][:, None]
         total = self.bits.new_zeros(len(heads))
@@ -187,23 +188,23 @@ class PreparedFragments(Prepared):
         return total
 
     def _whole(self) -> tuple[Tensor, Tensor]:
-        """The first layer and the score of all triples of constants, as they are."""
+        """The first layer and the current score of all triples of constants."""
         one, two, three = self.tables[0, 1], self.tables[0, 2], self.tables[1, 2]
         hidden = one[:, :, None] + two[:, None] + three
         return hidden, hidden.relu() @ self.readout
 
     def _between(self, i: int, j: int, ones: Tensor, others: Tensor) -> Tensor:
-        """The first layer's part from some constants in place i and others in place j."""
+        """The share of the first layer that comes from constants in place i and others in place j."""
         return self.tables[i, j][ones, others] if i < j else self.tables[j, i][others, ones]
 
     def _rows(self, i: int, j: int, ones: Tensor) -> Tensor:
-        """The same with every constant in place j."""
+        """The same, with every constant in place j."""
         return self.tables[i, j][ones] if i < j else self.tables[j, i].transpose(0, 1)[ones]
 
     def _gain(
         self, hidden: Tensor, weights: Tensor, now: Tensor, before: Tensor | None = None
     ) -> Tensor:
-        """The difference that one bit makes to fragments, whichever way it is set now."""
+        """The score of fragments with one bit true minus that with it false; `now` is its value."""
         sign = 1 - 2 * now
         if before is None:
             before = hidden.relu() @ self.readout
@@ -240,7 +241,7 @@ class PreparedFragments(Prepared):
         return total
 
     def _around(self, constants: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """The first layers of all tuples that have the constants in each place."""
+        """For each place: the first layer of all tuples with the constants in that place."""
         for place in range(self.width):
             rest = [other for other in range(self.width) if other != place]
             first = self._rows(place, rest[0], constants)
@@ -255,7 +256,7 @@ class PreparedFragments(Prepared):
 def _at(
     table: Float[Tensor, "constants constants hidden"], ones: Index, others: Index
 ) -> Float[Tensor, "rows columns hidden"]:
-    """The entries of some pairs; whole rows or columns at a time where every constant is asked."""
+    """The entries of some pairs; copies whole rows or columns where all constants are asked for."""
     every = torch.arange(len(table))
     if ones.shape[1] == 1 and len(others) == 1 and torch.equal(others[0], every):
         return table.index_select(0, ones[:, 0])

@@ -1,4 +1,4 @@
-"""The potential of a knowledge base: embeddings, fragments of pairs or triples, and their log-odds."""
+"""The potential of a knowledge base: a sum of parts, and the log-odds of atoms that follow from it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,23 +8,32 @@ from jaxtyping import Bool, Float, Int64, Integer
 from torch import Generator, Tensor, nn
 
 from nmln.files import InputError
-from nmln.knowledge.factors import Factors
-from nmln.knowledge.fragments import Fragments
-from nmln.knowledge.paths import Paths
-from nmln.knowledge.terms import Bits, Dropout, Part, Prepared
+from nmln.knowledge.fragments import KnowledgeFragments
+from nmln.knowledge.parts import (
+    AtomFactors,
+    Bits,
+    Dropout,
+    PathProducts,
+    PotentialPart,
+    PreparedPart,
+)
 from nmln.potentials.base import NeuralPotential
 from nmln.space import Space
 from nmln.types import Changes, OneHot, Scores, Ties, Values
 
-_MOST_TIED = 4096  # free atoms whose ties are looked at, a square of them
+_MOST_TIED = 4096  # free atoms whose ties are listed; the cost is quadratic
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a knowledge-base potential is made of; a part of size 0 is left out.
+    """The sizes of the parts of a knowledge-base potential; a part of size 0 is left out.
 
-    `width` is that of the fragments (2 or 3), `hidden` and `embedding` are the sizes of their network,
-    `rank` that of the factors of single atoms, `paths` the number of products along two steps.
+    Args:
+        width: constants per fragment, 2 or 3.
+        hidden: hidden units of the network on fragments; 0 leaves the network out.
+        embedding: length of the learned vector of a constant that the network sees.
+        rank: length of the complex vectors of the factors of single atoms; 0 leaves them out.
+        paths: number of products along paths of two steps; 0 leaves them out.
     """
 
     width: int = 2
@@ -36,20 +45,28 @@ class Shape:
     def __post_init__(self) -> None:
         if self.width not in (2, 3):
             raise InputError(
-                f"fragments have width 2 (pairs) or 3 (triples of constants), not {self.width}."
+                f"width must be 2 (pairs) or 3 (triples of constants), got {self.width}."
             )
         if min(self.hidden, self.embedding, self.rank, self.paths) < 0:
-            raise InputError(f"sizes are 0 or more, but this is {self}.")
+            raise InputError(f"all sizes must be 0 or more, got {self}.")
         if not max(self.hidden, self.rank, self.paths):
-            raise InputError("a potential needs a part: make hidden, rank or paths larger than 0.")
+            raise InputError(
+                "a potential needs at least one part, got hidden, rank and paths all 0. "
+                "Set one of them above 0."
+            )
 
 
 class KnowledgePotential(NeuralPotential):
     """A potential over Boolean relations between the constants of one sort, with embeddings.
 
-    The sum of factors of single atoms, a network on the fragments of all pairs (or triples) of
+    It is the sum of factors of single atoms, a network on the fragments of all pairs (or triples) of
     constants, and products along paths; see `Shape`. It has one level. `score` is meant for small
-    domains, and `prepare` for large ones: that tells log-odds of atoms one by one.
+    domains; `prepare` is meant for large ones and gives the log-odds of single atoms.
+
+    Args:
+        space: Boolean relations over pairs of constants of one sort.
+        shape: the sizes of the parts.
+        rng: draws the initial parameters; a fixed seed by default.
     """
 
     def __init__(
@@ -62,29 +79,31 @@ class KnowledgePotential(NeuralPotential):
         self.relations, self.constants = len(space.language), _constants(space)
         if self.constants < shape.width:
             raise InputError(
-                f"fragments of width {shape.width} need as many constants, but there are "
-                f"{self.constants}. Take width 2, or a larger domain."
+                f"fragments of width {shape.width} need at least {shape.width} constants, got "
+                f"{self.constants}. Use width 2, or a larger domain."
             )
-        parts: list[Part] = []
+        parts: list[PotentialPart] = []
         sizes = self.constants, self.relations
         if shape.rank:
-            parts.append(Factors(*sizes, shape.rank, 0.5 / shape.rank**0.25, rng))
+            parts.append(AtomFactors(*sizes, shape.rank, 0.5 / shape.rank**0.25, rng))
         if shape.hidden:
-            parts.append(Fragments(*sizes, shape.width, shape.hidden, shape.embedding, rng))
+            parts.append(
+                KnowledgeFragments(*sizes, shape.width, shape.hidden, shape.embedding, rng)
+            )
         if shape.paths:
-            parts.append(Paths(*sizes, shape.paths, rng))
-        self.parts: Sequence[Part] = nn.ModuleList(parts)  # pyright: ignore[reportAttributeAccessIssue]
+            parts.append(PathProducts(*sizes, shape.paths, rng))
+        self.parts: Sequence[PotentialPart] = nn.ModuleList(parts)  # pyright: ignore[reportAttributeAccessIssue]
         self.worlds_at_a_time = max(
             1, 2**22 // (self.constants**2 * max(self.relations, shape.hidden, shape.paths))
         )
 
     @property
     def pairwise(self) -> bool:
-        """Whether no part sees more than two constants at a time."""
+        """Whether no part depends on more than two constants at once."""
         return not self.shape.paths and (self.shape.width == 2 or not self.shape.hidden)
 
     def bits(self, world: Integer[Tensor, " groups"]) -> Bits:
-        """A world as 0 and 1 by head, tail and relation."""
+        """A world as zeros and ones, indexed by head, tail and relation."""
         grid = world.reshape(self.relations, self.constants, self.constants)
         return grid.permute(1, 2, 0).to(self.dtype)
 
@@ -101,7 +120,7 @@ class KnowledgePotential(NeuralPotential):
 
     @torch.no_grad()
     def evaluate_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
-        """What single atoms would change, by the fragments that they are in."""
+        """Score changes of single atoms, from the fragments that contain them."""
         heads, relations, tails = self.atoms(groups)
         found = []
         for world in values[0]:
@@ -111,7 +130,7 @@ class KnowledgePotential(NeuralPotential):
         return torch.stack(found)[None]
 
     def ties(self, free: Bool[Tensor, " groups"]) -> Ties | None:
-        """Atoms whose constants fit into one fragment; nothing is said of too many free ones."""
+        """Pairs of free atoms whose constants fit into one fragment; None for too many free atoms."""
         groups = free.nonzero()[:, 0]
         if len(groups) > _MOST_TIED:
             return None
@@ -120,7 +139,9 @@ class KnowledgePotential(NeuralPotential):
         heads, _, tails = self.atoms(groups)
         ends = torch.stack([heads, tails])
         width = 2 if self.pairwise else 3
-        extra = (ends[0] != ends[1]).long()[:, None] + 1  # how many constants a first atom has
+        extra = (ends[0] != ends[1]).long()[
+            :, None
+        ] + 1  # the number of constants of the first atom
         new_head = (ends[0] != ends[0][:, None]) & (ends[0] != ends[1][:, None])
         new_tail = (ends[1] != ends[0][:, None]) & (ends[1] != ends[1][:, None])
         union = extra + new_head.long() + (new_tail & (ends[0] != ends[1])).long()
@@ -132,9 +153,11 @@ class KnowledgePotential(NeuralPotential):
         n = self.constants
         return groups // n % n, groups // (n * n), groups % n
 
-    def prepare(self, bits: Bits, dropout: Dropout | None = None) -> "World":
-        """One world, ready for questions about its atoms."""
-        return World(tuple(part.prepare(bits, dropout) for part in self.parts), self.constants)
+    def prepare(self, bits: Bits, dropout: Dropout | None = None) -> "PreparedWorld":
+        """Compute what all atoms of one world share, so that their log-odds are cheap."""
+        return PreparedWorld(
+            tuple(part.prepare(bits, dropout) for part in self.parts), self.constants
+        )
 
     def penalty(
         self,
@@ -142,16 +165,16 @@ class KnowledgePotential(NeuralPotential):
         relations: Int64[Tensor, " atoms"],
         tails: Int64[Tensor, " atoms"],
     ) -> Float[Tensor, ""]:
-        """What keeps the factors of some atoms small."""
+        """The regulariser of the factors of some atoms."""
         each = [part.penalty(heads, relations, tails) for part in self.parts]
         return torch.stack(each).sum()
 
 
 @dataclass(frozen=True)
-class World:
-    """A world that log-odds of atoms are asked of."""
+class PreparedWorld:
+    """One world with all parts prepared for it; gives the log-odds of its atoms."""
 
-    parts: tuple[Prepared, ...]
+    parts: tuple[PreparedPart, ...]
     constants: int
 
     def log_odds(
@@ -171,7 +194,7 @@ class World:
     def of_tails(
         self, heads: Int64[Tensor, " queries"], relations: Int64[Tensor, " queries"]
     ) -> Float[Tensor, "queries constants"]:
-        """The log-odds of r(a, b) for every b but a, where they are not a number of use."""
+        """The log-odds of r(a, b) for every tail b; the entry of b = a has no meaning."""
         every = torch.arange(self.constants)[None]
         indices = heads[:, None], relations[:, None], every
         return torch.stack([part.log_odds(*indices) for part in self.parts]).sum(0)
@@ -179,7 +202,7 @@ class World:
     def of_heads(
         self, relations: Int64[Tensor, " queries"], tails: Int64[Tensor, " queries"]
     ) -> Float[Tensor, "queries constants"]:
-        """The log-odds of r(a, b) for every a but b, where they are not a number of use."""
+        """The log-odds of r(a, b) for every head a; the entry of a = b has no meaning."""
         every = torch.arange(self.constants)[None]
         indices = every, relations[:, None], tails[:, None]
         return torch.stack([part.log_odds(*indices) for part in self.parts]).sum(0)
@@ -191,7 +214,7 @@ class World:
         tails: Int64[Tensor, " atoms"],
         change: Float[Tensor, " atoms"],
     ) -> None:
-        """Add to the bits of some atoms, without gradients; see `Prepared.change`."""
+        """Add to the bits of some atoms, without gradients; see `PreparedPart.change`."""
         for part in self.parts:
             part.change(heads, relations, tails, change)
 
@@ -204,16 +227,16 @@ class World:
 
 
 def _constants(space: Space) -> int:
-    """The number of constants of a space that is one of triples; any other is refused."""
+    """The number of constants of a space of triples; any other space is an error."""
     for block in space.blocks:
         attribute = block.attribute
         if not attribute.boolean or attribute.arity != 2 or not block.plain:
             raise InputError(
-                f"{attribute.declaration()} is not a plain relation between two constants. A knowledge "
-                "base has Boolean predicates over pairs, neither symmetric nor irreflexive."
+                "every attribute of a knowledge base must be a plain Boolean relation between two "
+                f"constants, neither symmetric nor irreflexive, got {attribute.declaration()}."
             )
     if len(space.domain) != 1:
         raise InputError(
-            f"a knowledge base has constants of one sort, but these are {', '.join(space.domain)}."
+            f"a knowledge base must have constants of one sort, got {', '.join(space.domain)}."
         )
     return len(next(iter(space.domain.values())))

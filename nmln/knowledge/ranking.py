@@ -1,8 +1,9 @@
-"""Filtered ranking: at which place does the right constant stand among all candidates?
+"""Filtered ranking: the rank of the right constant among all candidates.
 
-For a triple (h, r, t) every constant is tried as the tail, and then as the head. Candidates that make
-another known triple are left out. Equal scores share the mean of their places, so that a scorer which
-cannot tell candidates apart gets what guessing gets. Nothing here knows how the scores come about.
+For a triple (h, r, t) every constant is a candidate for the tail, and then for the head. Candidates that
+form another known triple are left out. Candidates of equal score share their mean rank, so a scorer that
+gives all candidates one score ranks as a random guess does on average. `rank` works with any `Scorer`;
+`scorer` makes one from a knowledge-base potential.
 """
 
 from collections.abc import Callable
@@ -14,26 +15,58 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from nmln.files import InputError
+from nmln.knowledge.data import KnowledgeBase
+from nmln.knowledge.potential import KnowledgePotential, PreparedWorld
 
 HITS = (1, 3, 10)
 
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Gives every constant a score as the tail, or as the head, of some queries."""
+    """Gives every constant a score as the tail or as the head of a query."""
 
     def tails(
         self, heads: Int64[Tensor, " queries"], relations: Int64[Tensor, " queries"]
-    ) -> Float[Tensor, "queries constants"]: ...
+    ) -> Float[Tensor, "queries constants"]:
+        """One score per candidate for the tail of (head, relation)."""
+        ...
 
     def heads(
         self, relations: Int64[Tensor, " queries"], tails: Int64[Tensor, " queries"]
-    ) -> Float[Tensor, "queries constants"]: ...
+    ) -> Float[Tensor, "queries constants"]:
+        """One score per candidate for the head of (relation, tail)."""
+        ...
 
 
 @dataclass(frozen=True)
-class Quality:
-    """Mean reciprocal rank, and the share of ranks up to 1, 3 and 10."""
+class WorldScorer:
+    """Scores a candidate by the log-odds of its atom given the rest of a world."""
+
+    world: PreparedWorld
+
+    def tails(
+        self, heads: Int64[Tensor, " queries"], relations: Int64[Tensor, " queries"]
+    ) -> Float[Tensor, "queries constants"]:
+        """The log-odds of r(head, b) for every constant b."""
+        own = self.world.loops(heads, relations)[:, None]
+        return self.world.of_tails(heads, relations).scatter(1, heads[:, None], own)
+
+    def heads(
+        self, relations: Int64[Tensor, " queries"], tails: Int64[Tensor, " queries"]
+    ) -> Float[Tensor, "queries constants"]:
+        """The log-odds of r(a, tail) for every constant a."""
+        own = self.world.loops(tails, relations)[:, None]
+        return self.world.of_heads(relations, tails).scatter(1, tails[:, None], own)
+
+
+def scorer(potential: KnowledgePotential, base: KnowledgeBase) -> WorldScorer:
+    """Scores given the world in which exactly the training triples are true."""
+    return WorldScorer(potential.prepare(potential.bits(base.world(base.train))))
+
+
+@dataclass(frozen=True)
+class RankingQuality:
+    """Mean reciprocal rank, the share of ranks up to 1, 3 and 10, and the mean rank."""
 
     mrr: float
     hits_at_1: float
@@ -43,11 +76,12 @@ class Quality:
     queries: int
 
     @staticmethod
-    def of(ranks: Float64[Tensor, " ranks"]) -> "Quality":
+    def of(ranks: Float64[Tensor, " ranks"]) -> "RankingQuality":
+        """The measures of some ranks, of which there must be at least one."""
         if not len(ranks):
-            raise InputError("there is nothing to rank: the triples are empty.")
+            raise InputError("there must be at least one triple to rank, got none.")
         hits = [float((ranks <= most).double().mean()) for most in HITS]
-        return Quality(
+        return RankingQuality(
             float((1 / ranks).mean()), *hits, mean_rank=float(ranks.mean()), queries=len(ranks)
         )
 
@@ -61,13 +95,17 @@ class Ranking:
     heads: Float64[Tensor, " triples"]
 
     @property
-    def both(self) -> Quality:
-        """Of heads and tails together: the number that is usually published."""
-        return Quality.of(torch.cat([self.heads, self.tails]))
+    def both(self) -> RankingQuality:
+        """The quality over heads and tails together, as it is usually published."""
+        return RankingQuality.of(torch.cat([self.heads, self.tails]))
 
     def summary(self) -> dict[str, dict[str, float]]:
-        """The qualities by side, for a file."""
-        sides = {"both": self.both, "head": Quality.of(self.heads), "tail": Quality.of(self.tails)}
+        """The qualities by side, for a JSON file."""
+        sides = {
+            "both": self.both,
+            "head": RankingQuality.of(self.heads),
+            "tail": RankingQuality.of(self.tails),
+        }
         return {side: asdict(quality) for side, quality in sides.items()}
 
 
@@ -79,10 +117,17 @@ def rank(
     batch: int = 64,
     tick: Callable[[int], None] = lambda done: None,
 ) -> Ranking:
-    """Rank both sides of some triples; `known` are those of all splits, to filter by.
+    """Rank both sides of some triples.
 
-    Queries are asked `batch` at a time, the same one only once. Memory is that of the scorer for a
-    batch, plus its scores of all constants. `tick` is told how many triples are behind.
+    Equal queries are scored only once. Memory is that of the scorer for one batch, plus one score per
+    query of the batch and constant.
+
+    Args:
+        scorer: scores the candidates.
+        triples: the triples to rank.
+        known: the triples of all splits, which are left out as candidates.
+        batch: queries that are scored at once.
+        tick: called after each batch with the number of ranks found in it.
     """
     tails = _ranks(lambda h, r: scorer.tails(h, r), triples, known, (0, 1, 2), batch, tick)
     heads = _ranks(lambda t, r: scorer.heads(r, t), triples, known, (2, 1, 0), batch, tick)
@@ -97,7 +142,7 @@ def _ranks(
     batch: int,
     tick: Callable[[int], None],
 ) -> Float64[Tensor, " triples"]:
-    """The ranks of one side; `columns` say which constant is given, the relation and what is asked."""
+    """The ranks of one side; `columns` are those of the given constant, relation and answer."""
     given, relation, asked = columns
     queries, of = triples[:, [given, relation]].unique(dim=0, return_inverse=True)
     answers: dict[tuple[int, int], list[int]] = {}
@@ -110,7 +155,7 @@ def _ranks(
         part = queries[start : start + batch]
         scores = score(part[:, 0], part[:, 1])
         if bool(scores.isnan().any()):
-            raise InputError("a score is not a number, so nothing can be ranked. Train again.")
+            raise InputError("scores must be numbers to be ranked, got NaN. Train the model again.")
         left_out = torch.zeros(scores.shape, dtype=torch.bool)
         for row, (constant, its) in enumerate(part.tolist()):
             left_out[row, answers.get((constant, its), [])] = True

@@ -1,4 +1,8 @@
-"""A trained knowledge base in one directory: potential, names and triples, to ask it later."""
+"""Knowledge bases on disk: a trained model, and a checkpoint of a training in progress.
+
+Both hold the names and the triples, so they do not depend on the files from which the triples were read.
+They consist of named tensors and JSON; loading them runs no code.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -12,26 +16,30 @@ from nmln.files import InputError, plain
 from nmln.formats.triples import ENTITY
 from nmln.knowledge.data import SPLITS, KnowledgeBase, Triples
 from nmln.knowledge.potential import KnowledgePotential, Shape
+from nmln.knowledge.settings import KnowledgeSettings
+from nmln.knowledge.training import Training
 from nmln.language import Language, predicate
 from nmln.potentials.base import refuse_complex
 from nmln.space import Space
 
-_KIND = "knowledge base"
+_MODEL = "knowledge base"  # the kind of content, as written into the files
+_TRAINING = "training of a knowledge base"
+_KEPT = 2  # checkpoints on disk: an older one serves if the newest is damaged
 
 
 @dataclass(frozen=True)
 class TrainedBase:
-    """A potential and the triples that it was trained on and is to be judged by."""
+    """A trained potential with its knowledge base and the settings of its training."""
 
     base: KnowledgeBase
     potential: KnowledgePotential
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def save(self, path: str | Path) -> None:
-        """Write it as safely as a checkpoint: named tensors and JSON."""
+        """Write everything into one directory, atomically."""
         content = {
-            "kind": _KIND,
-            **described(self.base),
+            "kind": _MODEL,
+            **base_to_json(self.base),
             "shape": asdict(self.potential.shape),
             "settings": plain(dict(self.settings)),
         }
@@ -42,35 +50,86 @@ class TrainedBase:
 
     @staticmethod
     def load(path: str | Path) -> "TrainedBase":
-        """The inverse of `save`; the files are checked and cannot run anything."""
+        """Read what `save` wrote; files that are damaged or of another kind are an error."""
         tensors, content = checkpoint.load_model(path)
-        if content.get("kind") != _KIND:
+        if content.get("kind") != _MODEL:
             raise InputError(
-                "this model is not one of a knowledge base. Name a folder that nmln kb train has made.",
+                "the model must be one of a knowledge base, but is not. Name a folder that nmln kb "
+                "train has written.",
                 str(path),
             )
         prefix = "potential/"
         state = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
         refuse_complex(state, str(path))
         try:
-            base = base_of(content, {split: tensors[f"triples/{split}"] for split in SPLITS})
+            base = base_from_json(content, {split: tensors[f"triples/{split}"] for split in SPLITS})
             shape = Shape(**content["shape"])
             if max(asdict(shape).values()) > sum(tensor.numel() for tensor in state.values()):
-                raise ValueError("its sizes are not those of its tensors")
+                raise ValueError("its sizes must be those of its tensors")
             potential = KnowledgePotential(base.space, shape)
             potential.to(next(iter(state.values())).dtype).load_state_dict(state)
             return TrainedBase(base, potential, dict(content["settings"]))
         except (*checkpoint.FOREIGN, StopIteration) as error:
-            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            first = " ".join(reason.split()).rstrip(".")[:300]
             raise InputError(
-                f"this model does not fit together ({first}). Fetch another copy, or train again.",
+                f"the parts of this model are inconsistent ({_reason(error)}). Get another copy of it, "
+                "or train again.",
                 str(path),
             ) from None
 
 
-def described(base: KnowledgeBase) -> dict[str, Any]:
-    """All of a knowledge base but its triples, for JSON."""
+def save_training(training: Training, folder: Path) -> None:
+    """Add a checkpoint of the whole training to the folder of its run."""
+    tree = {
+        "base": base_to_json(training.base),
+        "triples": {split: getattr(training.base, split) for split in SPLITS},
+        "shape": asdict(training.potential.shape),
+        "settings": asdict(training.settings),
+        "training": training.tree(),
+    }
+    tensors, content = checkpoint.flatten(tree)
+    whole = {"kind": _TRAINING, **content}
+    checkpoint.save(folder, training.steps_taken, tensors, whole, keep=_KEPT)
+
+
+def load_training(folder: Path) -> Training:
+    """Restore a training from its newest intact checkpoint, so that it continues bit for bit."""
+    found = checkpoint.load(folder)
+    if found.content.get("kind") != _TRAINING:
+        raise InputError(
+            "the checkpoints must be those of nmln kb train, but are not. Name a folder that it has "
+            "written.",
+            str(folder),
+        )
+    try:
+        return _training(checkpoint.unflatten(found.tensors, found.content), found.step)
+    except checkpoint.FOREIGN as error:
+        raise InputError(
+            f"the parts of this checkpoint are inconsistent ({_reason(error)}). If another version of "
+            "nmln wrote it, resume with that version; otherwise start a new run.",
+            str(found.path),
+        ) from None
+
+
+def _training(tree: dict[str, Any], step: int) -> Training:
+    base = base_from_json(tree["base"], tree["triples"])
+    potential = KnowledgePotential(base.space, Shape(**tree["shape"]))
+    kept = tree["training"]["potential"]
+    potential.to(next(iter(kept.values())).dtype)
+    training = Training(potential, base, KnowledgeSettings(**tree["settings"]))
+    training.restore(tree["training"])
+    if training.steps_taken != step:
+        raise ValueError(f"its step must be {step}, got {training.steps_taken}")
+    return training
+
+
+def _reason(error: Exception) -> str:
+    """Why a file could not be used, in one line."""
+    reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+    return " ".join(reason.split()).rstrip(".")[:300]
+
+
+def base_to_json(base: KnowledgeBase) -> dict[str, Any]:
+    """A knowledge base without its triples, as JSON."""
     return {
         "name": base.name,
         "source": base.source,
@@ -80,16 +139,16 @@ def described(base: KnowledgeBase) -> dict[str, Any]:
     }
 
 
-def base_of(content: Mapping[str, Any], triples: Mapping[str, Triples]) -> KnowledgeBase:
-    """The knowledge base that was `described`, with the triples of every split."""
+def base_from_json(content: Mapping[str, Any], triples: Mapping[str, Triples]) -> KnowledgeBase:
+    """The inverse of `base_to_json`, with the triples of every split added."""
     _check_names(content)
     most = torch.tensor([len(content["constants"]), len(content["relations"])])[[0, 1, 0]]
     for split in SPLITS:
         rows = triples[split]
         if rows.dtype != torch.int64 or rows.ndim != 2 or rows.shape[1] != 3:
-            raise ValueError(f"triples of {split} are rows of three whole numbers")
+            raise ValueError(f"triples of {split} must be rows of three whole numbers")
         if bool(((rows < 0) | (rows >= most)).any()):
-            raise ValueError(f"a triple of {split} names what is not there")
+            raise ValueError(f"a triple of {split} has a number without a name")
     relations = Language(*(predicate(name, ENTITY, ENTITY) for name in content["relations"]))
     return KnowledgeBase(
         content["name"],
@@ -105,7 +164,7 @@ def _check_names(content: Mapping[str, Any]) -> None:
         if not isinstance(content[name], list) or not all(
             isinstance(n, str) for n in content[name]
         ):
-            raise TypeError(f"{name} is a list of names")
+            raise TypeError(f"{name} must be a list of strings")
     for name in ("name", "source"):
         if not isinstance(content[name], str):
-            raise TypeError(f"{name} is a name")
+            raise TypeError(f"{name} must be a string")

@@ -1,85 +1,24 @@
-"""Training a knowledge-base potential, with early stopping on the validation triples."""
+"""Training of a knowledge-base potential, with early stopping on the validation triples."""
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from math import inf
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
 from nmln.files import InputError
-from nmln.knowledge.best import Best
 from nmln.knowledge.data import KnowledgeBase
-from nmln.knowledge.objectives import Chains, Conditionals, Objective
+from nmln.knowledge.objectives import ConditionalObjective, LikelihoodObjective, Objective
 from nmln.knowledge.potential import KnowledgePotential
-from nmln.knowledge.ranking import Quality
+from nmln.knowledge.ranking import RankingQuality, rank, scorer
+from nmln.knowledge.settings import KnowledgeSettings
 from nmln.potentials.base import refuse_complex
-
-OBJECTIVES = ("conditional", "likelihood")
-_FASTEST = 1e6  # a step size: nothing is learned long before
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to train; `defaults.recommended` chooses some of it by the data.
-
-    `hide`, `dropout`, `calibration`, `penalty` and `negatives` (0: all) belong to the conditional
-    objective, `chains` and `sweeps` to the likelihood. `patience` is how many checks may pass without a
-    better one. With `average`, what is judged and kept is a running mean of the parameters, each step
-    weighing 1 - average.
-    """
-
-    objective: str = "conditional"
-    epochs: int = 300
-    minutes: float = inf
-    batch: int = 256
-    rate: float = 0.015
-    decay: float = 0.0
-    average: float = 0.98
-    hide: float = 0.2
-    dropout: float = 0.4
-    calibration: float = 1.0
-    penalty: float = 0.01
-    negatives: int = 0
-    chains: int = 1
-    sweeps: int = 1
-    check_every: int = 5
-    patience: int = 20
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise InputError(
-                f"the objective is conditional or likelihood, but here it is {self.objective!r}."
-            )
-        for name in ("hide", "dropout", "average"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(
-                    f"{name} is a share from 0 to below 1, but is {getattr(self, name)}."
-                )
-        for name in ("epochs", "batch", "chains", "sweeps", "check_every", "patience"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, but is {getattr(self, name)}.")
-        for name in ("penalty", "calibration", "decay"):
-            if not 0 <= getattr(self, name) < inf:
-                raise InputError(
-                    f"{name} must be a finite number that is not negative, but is "
-                    f"{getattr(self, name)}."
-                )
-        if self.negatives < 0:
-            raise InputError(f"negatives must not be negative, but is {self.negatives}.")
-        if self.rate > _FASTEST:
-            raise InputError(f"rate must be at most {_FASTEST:g}, but is {self.rate}.")
-        if not self.rate > 0 or not self.minutes > 0:
-            raise InputError(
-                f"rate and minutes must be positive, but are {self.rate} and {self.minutes}."
-            )
 
 
 class Progress(NamedTuple):
-    """What a watcher is told after an epoch; `mrr` is that of validation, where it was asked."""
+    """One epoch of a training; `mrr` is that of the validation triples, where they were ranked."""
 
     epoch: int
     loss: float
@@ -90,28 +29,102 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """What training found; the potential holds the parameters of `epoch`."""
+    """The outcome of a training; the potential holds the parameters of `epoch`."""
 
     epoch: int
     epochs: int
     seconds: float
     interrupted: bool
-    valid: Quality | None
+    valid: RankingQuality | None
     history: list[Progress] = field(repr=False)
 
 
 class DivergedError(InputError):
-    """The loss has run away: the same settings would end there again."""
+    """The loss has diverged; a run with the same settings would diverge again."""
+
+
+class BestParameters:
+    """The parameters that ranked the validation triples best so far.
+
+    With `average`, a running mean of the parameters is ranked instead; a step has weight 1 - average.
+    """
+
+    def __init__(self, potential: KnowledgePotential, base: KnowledgeBase, average: float) -> None:
+        self.base, self.average = base, average
+        self.judged = potential
+        if average:
+            self.judged = KnowledgePotential(potential.space, potential.shape).to(potential.dtype)
+            self.judged.load_state_dict(potential.state_dict())
+        self.steps = 0
+        self.epoch = 0
+        self.quality: RankingQuality | None = None
+        self.state: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def follow(self, potential: KnowledgePotential) -> None:
+        """Update the running mean after an optimiser step."""
+        if self.judged is potential:
+            return
+        self.steps += 1
+        forget = 1 - min(self.average, self.steps / (self.steps + 10))
+        for mean, now in zip(self.judged.parameters(), potential.parameters(), strict=True):
+            mean.lerp_(now, forget)
+
+    @torch.no_grad()
+    def check(self, epoch: int) -> float | None:
+        """Rank the validation triples and keep the parameters if they are the best so far.
+
+        Returns the mean reciprocal rank. Without validation triples it returns None, and the newest
+        parameters count as the best.
+        """
+        if not len(self.base.valid):
+            self.epoch, self.state = epoch, _copy(self.judged)
+            return None
+        found = rank(scorer(self.judged, self.base), self.base.valid, self.base.known).both
+        if self.quality is None or found.mrr > self.quality.mrr:
+            self.epoch, self.quality, self.state = epoch, found, _copy(self.judged)
+        return found.mrr
+
+    def stale(self, epoch: int, patience: int) -> bool:
+        """Whether the validation ranking has not improved for `patience` epochs."""
+        return len(self.base.valid) > 0 and epoch - self.epoch >= patience
+
+    def copy_to(self, potential: KnowledgePotential) -> None:
+        """Load the best parameters into a potential; the current mean if none were kept."""
+        potential.load_state_dict(self.state or self.judged.state_dict())
+
+    def tree(self) -> dict[str, Any]:
+        """The whole state, for a checkpoint."""
+        return {
+            "mean": dict(self.judged.state_dict()),
+            "steps": self.steps,
+            "epoch": self.epoch,
+            "quality": None if self.quality is None else asdict(self.quality),
+            "state": self.state,
+        }
+
+    def restore(self, tree: dict[str, Any]) -> None:
+        """Continue from a tree; tensors that do not fit are an error now, not at the end."""
+        if tree["state"]:  # loaded only to check its shapes
+            self.judged.load_state_dict(tree["state"])
+        self.judged.load_state_dict(tree["mean"])
+        self.steps, self.epoch = int(tree["steps"]), int(tree["epoch"])
+        self.quality = None if tree["quality"] is None else RankingQuality(**tree["quality"])
+        self.state = dict(tree["state"])
+
+
+def _copy(potential: KnowledgePotential) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in potential.state_dict().items()}
 
 
 class Training:
-    """A training of a potential, in place, that can be kept after any step and gone on with.
+    """A training of a potential, in place, that can be saved after any step and continued later.
 
-    `seconds` is the time used so far, earlier parts of the run included.
+    `seconds` is the time used so far, including the time before the run was resumed.
     """
 
     def __init__(
-        self, potential: KnowledgePotential, base: KnowledgeBase, settings: Settings
+        self, potential: KnowledgePotential, base: KnowledgeBase, settings: KnowledgeSettings
     ) -> None:
         self.potential, self.base, self.settings = potential, base, settings
         self.rng = Generator().manual_seed(settings.seed)
@@ -119,19 +132,20 @@ class Training:
         self.optimiser = torch.optim.AdamW(
             potential.parameters(), lr=settings.rate, weight_decay=settings.decay
         )
-        self.best = Best(potential, base, settings.average)
-        self.losses: list[Tensor] = []  # of the epoch that is under way
+        self.best = BestParameters(potential, base, settings.average)
+        self.losses: list[Tensor] = []  # of the current epoch
         self.history: list[Progress] = []
         self.seconds = 0.0
         self.ended = False
 
     @property
     def steps_taken(self) -> int:
+        """Optimiser steps so far."""
         return len(self.history) * self.objective.steps + len(self.losses)
 
     def steps(self) -> Iterator[Progress | None]:
-        """Take one step after the other to the end; the last one of an epoch tells what it came to."""
-        begun = time.perf_counter() - self.seconds
+        """Take optimiser steps to the end; yields the progress after the last step of an epoch."""
+        started = time.perf_counter() - self.seconds
         while not self.ended:
             loss = self.objective.loss(len(self.losses))
             self.optimiser.zero_grad()
@@ -139,39 +153,39 @@ class Training:
             self.optimiser.step()
             self.best.follow(self.potential)
             self.losses.append(loss.detach())
-            told = None
+            progress = None
             if len(self.losses) == self.objective.steps:
-                told = self._end_epoch(begun)
-            self.seconds = time.perf_counter() - begun
-            yield told
+                progress = self._end_epoch(started)
+            self.seconds = time.perf_counter() - started
+            yield progress
 
-    def _end_epoch(self, begun: float) -> Progress:
+    def _end_epoch(self, started: float) -> Progress:
         settings, epoch = self.settings, len(self.history) + 1
         mean = float(torch.stack(self.losses).mean())
         if mean != mean:
             raise DivergedError(
-                f"the loss is no number after epoch {epoch}. Take a smaller --rate."
+                f"the loss must stay a number, but is NaN after epoch {epoch}. Use a smaller --rate."
             )
-        late = time.perf_counter() - begun > settings.minutes * 60
+        late = time.perf_counter() - started > settings.minutes * 60
         last = late or epoch == settings.epochs
         mrr = self.best.check(epoch) if last or epoch % settings.check_every == 0 else None
         best = None if self.best.quality is None else self.best.quality.mrr
-        told = Progress(epoch, mean, mrr, best, time.perf_counter() - begun)
-        self.history.append(told)
+        progress = Progress(epoch, mean, mrr, best, time.perf_counter() - started)
+        self.history.append(progress)
         self.losses = []
         self.ended = last or self.best.stale(epoch, settings.patience * settings.check_every)
-        return told
+        return progress
 
     def result(self) -> Result:
-        """Give the potential the best parameters, and tell what was found. Nothing can go on then."""
-        self.best.put_back(self.potential)
+        """Load the best parameters into the potential; the training cannot continue after that."""
+        self.best.copy_to(self.potential)
         found, epochs = self.best, len(self.history)
         return Result(
             found.epoch, epochs, self.seconds, not self.ended, found.quality, self.history
         )
 
     def tree(self) -> dict[str, Any]:
-        """All that the training needs to go on bit for bit, beside its base, shape and settings."""
+        """All that is needed to continue bit for bit, beside the base, the shape and the settings."""
         return {
             "potential": dict(self.potential.state_dict()),
             "optimiser": self.optimiser.state_dict()["state"],
@@ -185,7 +199,7 @@ class Training:
         }
 
     def restore(self, tree: dict[str, Any]) -> None:
-        """Go on from a tree; one that does not fit ends in a `ValueError`, a `KeyError` or the like."""
+        """Continue from a tree; one that does not fit raises one of `checkpoint.FOREIGN`."""
         refuse_complex(tree["potential"])
         self.best.restore(tree["best"])
         self.potential.load_state_dict(tree["potential"])
@@ -194,28 +208,30 @@ class Training:
         self.rng.set_state(tree["rng"])
         self.losses = [] if tree["losses"] is None else list(tree["losses"])
         if len(self.losses) >= self.objective.steps:
-            raise ValueError(f"an epoch has {self.objective.steps} steps, not {len(self.losses)}")
+            raise ValueError(
+                f"an epoch must have {self.objective.steps} steps, got {len(self.losses)}"
+            )
         self.history = [Progress(*step) for step in tree["history"]]
         self.seconds, self.ended = float(tree["seconds"]), bool(tree["ended"])
 
     def _restore_optimiser(self, memory: dict[int, dict[str, Tensor]]) -> None:
-        """Only what it remembers is taken over: its settings are those of the run."""
+        """Restore the moments of every parameter; rate and decay come from the settings."""
         parameters = list(self.potential.parameters())
         for number, kept in memory.items():
             shape = parameters[number].shape
             expected = {"step": torch.Size(), "exp_avg": shape, "exp_avg_sq": shape}
             if {name: tensor.shape for name, tensor in kept.items()} != expected:
-                raise ValueError(f"the optimiser remembers something else of parameter {number}")
+                raise ValueError(f"the optimiser state of parameter {number} has other shapes")
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": memory})
 
 
 def _objective(
-    potential: KnowledgePotential, base: KnowledgeBase, settings: Settings, rng: Generator
+    potential: KnowledgePotential, base: KnowledgeBase, settings: KnowledgeSettings, rng: Generator
 ) -> Objective:
     bits = potential.bits(base.world(base.train))
     if settings.objective == "likelihood":
-        return Chains(potential, bits, rng, settings.chains, settings.sweeps)
-    return Conditionals(
+        return LikelihoodObjective(potential, bits, rng, settings.chains, settings.sweeps)
+    return ConditionalObjective(
         potential,
         bits,
         rng,
@@ -231,19 +247,26 @@ def _objective(
 def train(
     potential: KnowledgePotential,
     base: KnowledgeBase,
-    settings: Settings | None = None,
+    settings: KnowledgeSettings | None = None,
     watch: Callable[[Progress], None] = lambda progress: None,
 ) -> Result:
-    """Train in place, and leave the parameters that ranked the validation triples best.
+    """Train in place and load the parameters that ranked the validation triples best.
 
-    Without validation triples those of the last epoch stay. Ends after `epochs`, `minutes`, or
-    when nothing gets better; Ctrl-C ends it too, with the best that was reached.
+    Without validation triples the parameters of the last epoch are used. Training ends after `epochs`
+    or `minutes`, or when the validation ranking no longer improves. Ctrl-C ends it too, with the best
+    parameters so far.
+
+    Args:
+        potential: is changed in place.
+        base: the training and validation triples.
+        settings: the defaults of `KnowledgeSettings` if None.
+        watch: called with the progress after each epoch.
     """
-    training = Training(potential, base, settings or Settings())
+    training = Training(potential, base, settings or KnowledgeSettings())
     try:
-        for told in training.steps():
-            if told is not None:
-                watch(told)
+        for progress in training.steps():
+            if progress is not None:
+                watch(progress)
     except KeyboardInterrupt:
-        training.ended = False  # it may have come while the watcher looked at the last epoch
+        training.ended = False  # Ctrl-C may arrive while `watch` handles the last epoch
     return training.result()

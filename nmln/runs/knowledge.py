@@ -19,13 +19,11 @@ from nmln import checkpoint
 from nmln.files import InputError, plain, refuse_links, write_lines
 from nmln.knowledge import completion, ranking
 from nmln.knowledge.data import KnowledgeBase
-from nmln.knowledge.defaults import recommended
-from nmln.knowledge.keeping import bring_back, keep
 from nmln.knowledge.potential import KnowledgePotential
-from nmln.knowledge.scoring import scorer
-from nmln.knowledge.sizes import check_memory
-from nmln.knowledge.storing import TrainedBase
-from nmln.knowledge.training import DivergedError, Progress, Result, Settings, Training
+from nmln.knowledge.ranking import scorer
+from nmln.knowledge.settings import KnowledgeSettings, check_memory, recommended
+from nmln.knowledge.storing import TrainedBase, load_training, save_training
+from nmln.knowledge.training import DivergedError, Progress, Result, Training
 from nmln.runs.folders import CHECKPOINTS, HEAD, MODEL, check_model, foreign, locked, writing
 from nmln.runs.train import interruption
 
@@ -47,7 +45,7 @@ class Job:
         return self.training.base
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> KnowledgeSettings:
         return self.training.settings
 
     @property
@@ -145,7 +143,7 @@ def resume(folder: Path) -> Job:
         )
     with locked(folder):  # told before everything is read
         check_model(folder)
-    training = bring_back(folder)
+    training = load_training(folder)
     needed = check_memory(training.base, training.potential.shape, training.settings)
     return Job(folder, training, needed, resumed=True)
 
@@ -169,7 +167,7 @@ def run(
             _drop_checkpoints(job.folder)
             for name in (HISTORY, SUMMARY):  # they told of a run whose model is gone
                 (job.folder / name).unlink(missing_ok=True)
-            keep(job.training, job.folder)
+            save_training(job.training, job.folder)
         try:
             _train(job.training, job.folder, watch, interrupted, save_every)
         except DivergedError:
@@ -202,7 +200,7 @@ def _train(
             watch(told)
         stop = interrupted() and not training.ended
         if stop or time.monotonic() - saved >= save_every:
-            keep(training, folder)
+            save_training(training, folder)
             saved = time.monotonic()
         if stop:
             return
@@ -306,7 +304,7 @@ def complete(
     unseen: bool = True,
     surprising: bool = False,
     tick: Callable[[], None] = lambda: None,
-) -> list[completion.Missing]:
+) -> list[completion.MissingTriple]:
     """The most probable missing triples, written as CSV."""
     found = completion.complete(
         trained.potential,
@@ -317,7 +315,7 @@ def complete(
         surprising=surprising,
         tick=tick,
     )
-    columns = [field.name for field in fields(completion.Missing)]
+    columns = [field.name for field in fields(completion.MissingTriple)]
     rows = [{**asdict(one), "surprise": f"{one.surprise:.4f}"} for one in found]
     for row in rows:
         row |= {name: f"{row[name]:.6g}" for name in ("probability", "log_odds", "base_rate")}

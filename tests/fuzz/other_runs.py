@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 from nmln.knowledge.data import KnowledgeBase
-from nmln.knowledge.keeping import keep
-from nmln.knowledge.storing import TrainedBase
+from nmln.knowledge.storing import TrainedBase, save_training
 from nmln.runs import knowledge, stream
 from nmln.runs import sample as sampling
 from nmln.runs.workspace import SETTINGS
@@ -26,7 +25,7 @@ def other_readers(home: Path) -> dict[str, Reader]:
     model = sampling.load(run)
     base = KnowledgeBase.read(write_family(home / "family", people=5))
     training = advance(new_training(base, CONDITIONAL), 3)
-    keep(training, home / "knowledge")
+    save_training(training, home / "knowledge")
     summary = {"interrupted": True, "epoch": 1, "seconds": 1.0}
     (home / "knowledge" / knowledge.SUMMARY).write_text(json.dumps(summary))
     TrainedBase(base, training.potential).save(home / "knowledge" / "model")

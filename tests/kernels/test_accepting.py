@@ -6,7 +6,7 @@ from torch import Generator, Tensor
 
 from nmln.exchange import decide, exchange, log_swap_ratio, start_walkers
 from nmln.kernels.moves import accept
-from nmln.knowledge.gibbs import _draw
+from nmln.knowledge.objectives import _draw
 from nmln.language import Language, predicate
 from nmln.potentials.function import ValuesPotential
 from nmln.space import Space

@@ -94,14 +94,14 @@ def test_triples_for_training_alone_can_be_completed_but_not_ranked(tmp_path: Pa
 def test_mistakes_are_told_in_one_line(run: Path, tmp_path: Path) -> None:
     source = str(write_family(tmp_path / "camps"))
     for arguments, message in (
-        (("train", "no/such/place"), "no/such/place: there is no such folder"),
+        (("train", "no/such/place"), "no/such/place: neither a folder"),
         (("train", source, "--output", str(run)), "there is a trained model in this folder"),
-        (("train", source, "--width", "4"), "width 2 .* or 3"),
+        (("train", source, "--width", "4"), "width .* got 4"),
         (("train", source, "--objective", "x"), "conditional or likelihood"),
         (("train", source, "--minutes", "-1"), "must be positive"),
         (("train", source, "--width", "3", "--batch", "10000000"), r"GiB.*--negatives 16"),
         (("rank", str(tmp_path)), "no trained knowledge base in this folder"),
-        (("complete", str(run), "--relation", "loves"), "has no relation loves"),
+        (("complete", str(run), "--relation", "loves"), "loves is not a relation"),
     ):
         with pytest.raises(InputError, match=message) as caught:
             nmln_kb(*arguments)

@@ -64,13 +64,13 @@ def test_repeated_and_leaked_triples_are_told(tmp_path: Path) -> None:
     ("splits", "message"),
     [
         ({"train": FAMILY, "test": "ann\tlikes\tbob\nann\tparents\tcy\n"},
-         r"test\.tsv:2: no training triple has the relation parents, .* nearest name there is parent\."),
+         r"test\.tsv:2: .* relation parents\. .* nearest .* parent\."),
         ({"train": FAMILY, "valid": "\nann\tlikes\tbobo\n"},
-         r"valid\.tsv:2: no training triple has the constant bobo, .* nearest name there is bob\."),
+         r"valid\.tsv:2: .* constant bobo\. .* nearest .* bob\."),
         ({"train": ""}, r"no triples in .*train\.tsv"),
         ({"train": "a\tr\tb\na\tr\n"}, r"train\.tsv:2: a line has three fields .* this one has 2"),
         ({"train": FAMILY, "test": "ann\tlikes\n"}, r"test\.tsv:1: a line has three fields"),
-        ({"valid": FAMILY}, r"there is no train\.tsv \(or train\.txt\) .* only valid\.tsv"),
+        ({"valid": FAMILY}, r"must contain train\.tsv .* got valid\.tsv"),
     ],
 )  # fmt: skip
 def test_bad_files_are_refused_with_their_place(
@@ -83,7 +83,7 @@ def test_bad_files_are_refused_with_their_place(
 def test_two_files_of_one_split_are_refused(tmp_path: Path) -> None:
     write(tmp_path, train=FAMILY)
     (tmp_path / "train.txt").write_text(FAMILY)
-    with pytest.raises(InputError, match=r"train\.tsv and train\.txt are both there"):
+    with pytest.raises(InputError, match=r"one of train\.tsv and train\.txt"):
         KnowledgeBase.read(tmp_path)
 
 
@@ -94,11 +94,11 @@ def test_a_domain_that_does_not_fit_is_refused_before_anything_is_made(tmp_path:
 
 
 def test_unknown_names_are_told_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nation: there is no such folder.* mean nations"):
+    with pytest.raises(InputError, match=r"nation: .* mean nations"):
         KnowledgeBase.read("nation")
     path = tmp_path / "train.tsv"
     path.write_text(FAMILY)
-    with pytest.raises(InputError, match="this is a file"):
+    with pytest.raises(InputError, match="got a file"):
         KnowledgeBase.read(path)
 
 
@@ -114,7 +114,7 @@ def test_known_sets_are_found_beside_pykeen_without_importing_it(
     monkeypatch.syspath_prepend(tmp_path)
     base = KnowledgeBase.read("kinship")
     assert (base.name, len(base.train)) == ("kinship", 3)
-    with pytest.raises(InputError, match=r"the triples of umls are not here.*nmln\[knowledge\]"):
+    with pytest.raises(InputError, match=r"umls were not found.*nmln\[knowledge\]"):
         KnowledgeBase.read("umls")
 
 

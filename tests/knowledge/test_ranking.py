@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from nmln.files import InputError
-from nmln.knowledge.ranking import Quality, rank
+from nmln.knowledge.ranking import RankingQuality, rank
 
 CONSTANTS, RELATIONS = 7, 3
 
@@ -99,7 +99,7 @@ def test_sides_are_told_apart() -> None:
 
 
 def test_the_measures_of_known_ranks() -> None:
-    quality = Quality.of(torch.tensor([1.0, 2.0, 4.0, 11.0], dtype=torch.float64))
+    quality = RankingQuality.of(torch.tensor([1.0, 2.0, 4.0, 11.0], dtype=torch.float64))
     assert quality.mrr == pytest.approx((1 + 1 / 2 + 1 / 4 + 1 / 11) / 4)
     assert (quality.hits_at_1, quality.hits_at_3, quality.hits_at_10) == (0.25, 0.5, 0.75)
     assert quality.mean_rank == 4.5
@@ -115,7 +115,7 @@ def test_progress_counts_every_triple_on_both_sides() -> None:
 def test_nothing_to_rank_and_no_numbers_are_refused() -> None:
     known = random_triples(3, 0)
     scores = torch.zeros(CONSTANTS, RELATIONS, CONSTANTS)
-    with pytest.raises(InputError, match="nothing to rank"):
+    with pytest.raises(InputError, match="at least one triple"):
         rank(Table(scores), known[:0], known).summary()
-    with pytest.raises(InputError, match="not a number"):
+    with pytest.raises(InputError, match="NaN"):
         rank(Table(scores * float("nan")), known, known)

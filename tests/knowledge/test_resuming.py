@@ -20,14 +20,15 @@ from nmln import checkpoint
 from nmln.cli.kb import Display, kb
 from nmln.files import InputError, InterruptedRunError
 from nmln.knowledge.data import KnowledgeBase
-from nmln.knowledge.keeping import bring_back, keep
 from nmln.knowledge.potential import KnowledgePotential, Shape
-from nmln.knowledge.training import Progress, Settings, Training
+from nmln.knowledge.settings import KnowledgeSettings
+from nmln.knowledge.storing import load_training, save_training
+from nmln.knowledge.training import Progress, Training
 from nmln.runs import knowledge
 from tests.knowledge.families import rows_of, write_family
 
 SHAPE = Shape(hidden=8, embedding=2, rank=4)
-CONDITIONAL = Settings(epochs=4, batch=8, rate=0.02, check_every=2, seed=5)
+CONDITIONAL = KnowledgeSettings(epochs=4, batch=8, rate=0.02, check_every=2, seed=5)
 WAYS = {
     "conditional": CONDITIONAL,
     "drawn wrong answers": replace(CONDITIONAL, negatives=3, average=0, epochs=2, check_every=1),
@@ -41,7 +42,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeBase:
     return KnowledgeBase.read(write_family(tmp_path_factory.mktemp("kb"), people=6))
 
 
-def new_training(base: KnowledgeBase, settings: Settings) -> Training:
+def new_training(base: KnowledgeBase, settings: KnowledgeSettings) -> Training:
     potential = KnowledgePotential(base.space, SHAPE, rng=Generator().manual_seed(settings.seed))
     return Training(potential, base, settings)
 
@@ -73,8 +74,8 @@ def test_a_training_kept_after_any_step_ends_as_the_undisturbed_one(
     expected = outcome(undisturbed)
     moving = new_training(base, WAYS[way])
     for kept in (0, each - 1, each, each + 3, steps):  # also amid an epoch
-        keep(advance(moving, kept - moving.steps_taken), tmp_path)
-        resumed = bring_back(tmp_path)
+        save_training(advance(moving, kept - moving.steps_taken), tmp_path)
+        resumed = load_training(tmp_path)
         assert resumed.steps_taken == kept
         assert resumed.settings == WAYS[way]
         assert same(outcome(advance(resumed)), expected), f"kept after step {kept} of {steps}"
@@ -102,8 +103,8 @@ def test_waiting_for_something_better_goes_on_where_it_was(
     assert epochs < 200
     stopped = advance(new_training(base, settings), undisturbed.steps_taken - 3)
     assert stopped.best.epoch == epochs - 4, "it is waiting"
-    keep(stopped, tmp_path)
-    assert same(outcome(advance(bring_back(tmp_path))), outcome(undisturbed))
+    save_training(stopped, tmp_path)
+    assert same(outcome(advance(load_training(tmp_path))), outcome(undisturbed))
 
 
 def test_minutes_that_were_spent_count(base: KnowledgeBase, tmp_path: Path) -> None:
@@ -111,8 +112,8 @@ def test_minutes_that_were_spent_count(base: KnowledgeBase, tmp_path: Path) -> N
     stopped = advance(new_training(base, settings), 3)
     for seconds, epochs in ((60.0, 2), (301.0, 1)):
         stopped.seconds = seconds
-        keep(stopped, tmp_path)
-        resumed = bring_back(tmp_path)
+        save_training(stopped, tmp_path)
+        resumed = load_training(tmp_path)
         for _ in islice(resumed.steps(), 2 * resumed.objective.steps - 3):
             pass
         assert (len(resumed.history), resumed.ended) == (epochs, epochs == 1)
@@ -252,22 +253,22 @@ def test_what_was_written_by_something_else_is_told_in_one_line(
         "shape": ({**tree["shape"], "rank": 5}, "size mismatch"),
         "triples": ({}, "'train' is missing"),
         "training": ({**training, "rng": training["rng"][:7]}, "RNG|state"),
-        "training/optimiser": ({**training, "optimiser": {0: {}}}, "optimiser remembers"),
+        "training/optimiser": ({**training, "optimiser": {0: {}}}, "optimiser state"),
         "training/objective": (
             {**training, "objective": {"rows": [torch.arange(3)] * 2, "order": torch.arange(2)}},
-            "order of the questions",
+            "order must be",
         ),
-        "training/history": ({**training, "history": []}, "it says step 0"),
+        "training/history": ({**training, "history": []}, "step must be .* got 0"),
     }
     for name, (change, reason) in changes.items():
         broken = {**tree, name.split("/")[0]: change}
         tensors, content = checkpoint.flatten(broken)
         checkpoint.save(run, found.step, tensors, {**found.content, **content})
-        with pytest.raises(InputError, match=f"does not fit together.*({reason})") as caught:
+        with pytest.raises(InputError, match=f"inconsistent.*({reason})") as caught:
             resume(run)
         assert "\n" not in str(caught.value), name
     checkpoint.save(run, found.step, found.tensors, {"tree": {}})
-    with pytest.raises(InputError, match=r"checkpoints are not of nmln kb train\."):
+    with pytest.raises(InputError, match="checkpoints must be those of nmln kb train"):
         resume(run)
 
 
@@ -291,8 +292,8 @@ def test_a_run_that_diverges_leaves_its_folder_free(
 ) -> None:
     source, run = undisturbed / "camps", tmp_path / "run"
     with monkeypatch.context() as patched:
-        patched.setattr("nmln.knowledge.training._FASTEST", 1e31)
-        with pytest.raises(InputError, match="the loss is no number after epoch 1"):
+        patched.setattr("nmln.knowledge.settings._FASTEST", 1e31)
+        with pytest.raises(InputError, match="NaN after epoch 1"):
             train(source, run, "--epochs", "2", "--rate", "1e30")
     assert train(source, run, "--epochs", "1").exit_code == 0
 

@@ -1,17 +1,137 @@
-"""Blocked updates: what they take for granted, and that they keep the model's distribution."""
+"""Conditional losses against formulas; blocked Gibbs updates and likelihood against enumeration."""
 
 from itertools import combinations
+from math import inf
 
 import pytest
 import torch
 from torch import Generator, Tensor
 
-from nmln.knowledge.gibbs import rounds, sweep
-from nmln.knowledge.objectives import Chains, likelihood_loss
-from nmln.knowledge.potential import KnowledgePotential
+from nmln.knowledge.data import KnowledgeBase
+from nmln.knowledge.objectives import (
+    ConditionalObjective,
+    LikelihoodObjective,
+    Queries,
+    blank_loss,
+    conditional_loss,
+    likelihood_loss,
+    rounds,
+    sampled_loss,
+    sweep,
+)
+from nmln.knowledge.potential import KnowledgePotential, Shape
 from tests.exact import distribution
+from tests.knowledge.families import family
 from tests.knowledge.test_potential import SHAPES, brute_force, potential_of, triples_space
 from tests.strategies import random_worlds
+
+SMALL = Shape(hidden=24, embedding=4, rank=4)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeBase:
+    return family(tmp_path_factory.mktemp("kb"))
+
+
+# Conditionals.
+
+
+def test_the_conditional_loss_is_that_of_its_formula() -> None:
+    odds = torch.tensor([[0.3, -0.7, 1.1, 0.2]], dtype=torch.float64)
+    true = torch.tensor([[True, False, True, False]])
+    p = odds.sigmoid()[0]
+    alone = -(p[0].log() + p[2].log() + (1 - p[1]).log() + (1 - p[3]).log())
+    e = odds.exp()[0]
+    wrong = e[1] + e[3]
+    one_of = -((e[0] / (e[0] + wrong)).log() + (e[2] / (e[2] + wrong)).log())
+    for calibration in (0.0, 0.5):
+        expected = (one_of + calibration * alone) / 2
+        assert torch.allclose(conditional_loss(odds, true, calibration), expected)
+
+
+def test_losses_stay_finite_where_everything_or_nothing_is_true() -> None:
+    odds = torch.tensor([[0.5, -inf, 2.0], [0.5, 1.0, 2.0]], requires_grad=True)
+    true = torch.tensor([[True, False, False], [True, True, True]])
+    loss = conditional_loss(odds, true, 1.0)
+    (slopes,) = torch.autograd.grad(loss, odds)
+    assert bool(loss.isfinite())
+    assert bool(slopes.isfinite().all())
+
+
+def test_the_pair_conditional_among_candidates_is_exact() -> None:
+    """Given that exactly one of some atoms of different pairs is true, which one? By enumeration."""
+    space = triples_space(4, 2)
+    potential = potential_of(SHAPES["pairs"], space)
+    world = random_worlds(space, 1, seed=2)[0]
+    groups = [int(space.block("r0").first_group + space.table("r0")[0, b]) for b in (1, 2, 3)]
+    worlds = world.repeat(3, 1)
+    worlds[:, groups] = torch.eye(3, dtype=world.dtype)
+    with torch.no_grad():
+        expected = potential.score(worlds[None])[0].softmax(0)
+        prepared = potential.prepare(potential.bits(world))
+        odds = prepared.of_tails(torch.tensor([0]), torch.tensor([0]))[0, 1:]
+    assert torch.allclose(odds.softmax(0), expected)
+
+
+@pytest.mark.parametrize("tails", [True, False])
+def test_drawing_all_wrong_answers_is_the_whole_loss(base: KnowledgeBase, tails: bool) -> None:
+    potential = KnowledgePotential(base.space, SMALL, rng=Generator().manual_seed(0)).double()
+    bits = potential.bits(base.world(base.train))
+    queries = Queries.of(bits, tails)
+    with torch.no_grad():
+        world = potential.prepare(bits)
+        for asks_loops in (True, False):
+            loops = torch.full(queries.given.shape, asks_loops)
+            whole = conditional_loss(queries.log_odds(world, loops), queries.true, 0.3)
+            single = queries.one_by_one()
+            loops = torch.full(single.given.shape, asks_loops)
+            drawn = sampled_loss(world, single, loops, 12, 0.3, Generator().manual_seed(0))
+            assert torch.allclose(whole, drawn)
+
+
+@pytest.mark.parametrize("tails", [True, False])
+def test_questions_without_an_answer_count_by_all_their_atoms(
+    base: KnowledgeBase, tails: bool
+) -> None:
+    potential = KnowledgePotential(base.space, SMALL, rng=Generator().manual_seed(0))
+    facts = base.train[base.train[:, 0] % 3 > 0]
+    facts = facts[facts[:, 2] % 3 > 0]  # some constants have no fact at all
+    bits = potential.bits(base.world(facts))
+    blank = Queries.of(bits, tails, answered=False)
+    assert len(blank.given) + len(Queries.of(bits, tails).given) == 12 * 4
+    assert not bool(blank.true.any())
+    with torch.no_grad():
+        world = potential.prepare(bits)
+        odds = blank.log_odds(world, torch.zeros(len(blank.given), dtype=torch.bool))
+        every = torch.nn.functional.softplus(odds).sum()  # loops are minus infinity here
+        drawn = blank_loss(world, blank, 20_000, Generator().manual_seed(0))
+    assert float(drawn / every) == pytest.approx(1, abs=0.02)
+
+
+def test_an_epoch_asks_every_question_once(base: KnowledgeBase) -> None:
+    potential = KnowledgePotential(base.space, SMALL)
+    bits = potential.bits(base.world(base.train))
+    sides = [Queries.of(bits, tails) for tails in (True, False)]
+    for side in sides:
+        heads, relations, tails = side.atoms()
+        found = torch.stack([heads, relations, tails], 1).unique(dim=0)
+        assert torch.equal(found, base.train.unique(dim=0))
+    questions = ConditionalObjective(potential, bits, Generator().manual_seed(0), batch=16)
+    assert questions.steps == sum(-(-len(side.given) // 16) for side in sides)
+    for epoch in range(2):
+        asked: list[tuple[bool, int, int]] = []
+        before = questions.order
+        for step in range(questions.steps):
+            assert bool(questions.loss(step).isfinite())
+            side, _, rows = questions.asked(int(questions.order[step]))
+            some = side.some(rows)
+            pairs = zip(some.given.tolist(), some.relations.tolist(), strict=True)
+            asked += [(side.tails, given, relation) for given, relation in pairs]
+        assert len(set(asked)) == len(asked) == sum(len(side.given) for side in sides)
+        assert not torch.equal(before, questions.order), f"epoch {epoch} has the order before it"
+
+
+# Blocked Gibbs updates and the likelihood.
 
 
 @pytest.mark.parametrize("constants", [2, 3, 6, 7])
@@ -128,7 +248,7 @@ def test_the_likelihood_gradient_by_chains_points_the_same_way() -> None:
     (log_z - potential.score(data[None, None])[0, 0]).backward()
     expected = gradient(potential)
 
-    chains = Chains(potential, bits, Generator().manual_seed(0), chains=4)
+    chains = LikelihoodObjective(potential, bits, Generator().manual_seed(0), chains=4)
     total = torch.zeros_like(expected)
     for step in range(45):
         chains.loss(step)
