@@ -66,10 +66,11 @@ def evaluate(
     """
     one_thread()
     marks, chosen = _marks(at), _level(level)
-    if run is None and train is None and test is None and (samples[0] / "config.json").exists():
-        run = samples[0]
     from nmln.runs import evaluate as evaluation
+    from nmln.runs.folder import RunFolder
 
+    if run is None and train is None and test is None and RunFolder(samples[0]).is_run:
+        run = samples[0]
     with spinner() as say:
         outcome = evaluation.run(
             samples,
@@ -110,8 +111,10 @@ def _place(samples: list[Path], run: Path | None) -> Path:
     """Where results go if nobody says: those of a run's own samples into the run."""
     if run is None:
         return Path("evaluation")
+    from nmln.runs.folder import RunFolder
+
     own = all(path.resolve().is_relative_to(run.resolve()) for path in samples)
-    return run / "evaluation" if own else Path("evaluation")
+    return RunFolder(run).evaluation if own else Path("evaluation")
 
 
 def _level(text: str | None) -> int | Literal["all"] | None:

@@ -1,7 +1,6 @@
 """Several processes for one command, started and watched by this one."""
 
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -177,8 +176,10 @@ def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
 def _stopped_in(folder: Path, again: str | None) -> InterruptedRunError:
     if again is not None:
         return _stopped(again)
-    if (folder / "config.json").exists():
-        return _stopped(f"nmln train --resume {shlex.quote(str(folder))}")
+    from nmln.runs.folder import RunFolder
+
+    if (home := RunFolder(folder)).is_run:
+        return _stopped(home.resume_command)
     return InterruptedRunError("stopped before anything was kept.")
 
 
@@ -192,11 +193,13 @@ def tell_loss(codes: dict[int, int], count: int, folder: Path, again: str | None
     lost = f"process {rank} of {count} was lost ({how}), and the others were ended."
     if again is not None:
         fail(f"{lost} What was reached is kept. Go on with: {again}", code=1)
-    if not (folder / "config.json").exists():
-        fail(f"{lost} Nothing was kept yet: begin anew.", code=1)
+    from nmln.runs.folder import RunFolder
+
+    if not (home := RunFolder(folder)).is_run:
+        fail(f"{lost} Nothing was kept yet: restart the command.", code=1)
     fail(
-        f"{lost} The last checkpoint holds the chains of all. Go on with: nmln train --resume "
-        f"{shlex.quote(str(folder))} (with --processes 1 to do it in one)",
+        f"{lost} The last checkpoint holds the chains of all. Continue with: {home.resume_command} "
+        "(with --processes 1 to do it in one)",
         code=1,
     )
 

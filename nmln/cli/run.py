@@ -118,10 +118,11 @@ def _kept(command: str) -> Iterator[None]:
 def _prepare(folder: Path, settings: "Settings", held: ExitStack) -> "Settings":
     """Read the data, unless that was done before, and begin the job; `held` keeps others out."""
     from nmln.runs import pipeline
+    from nmln.runs.folder import RunFolder
 
     pipeline.check_kind(settings.data)
     settings.config()  # refuses before anything is read
-    if (folder / "config.json").exists():
+    if RunFolder(folder).is_run:
         held.enter_context(pipeline.alone(folder))
         settings = pipeline.begin(folder, settings)
         _stage(1, f"{settings.data} was read before: going on in {folder}")
@@ -144,11 +145,12 @@ def _prepare(folder: Path, settings: "Settings", held: ExitStack) -> "Settings":
 def _train(folder: Path, settings: "Settings", count: int) -> None:
     from nmln.cli import app
     from nmln.runs import pipeline
+    from nmln.runs.folder import RunFolder
 
     if pipeline.trained(folder):
         _stage(2, "Training was finished before.")
         return
-    begun = (folder / "config.json").exists()
+    begun = RunFolder(folder).is_run
     length = settings.config().training.minutes
     time_told = "" if length is None else f" for {length:g} minutes in all"
     _stage(

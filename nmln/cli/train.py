@@ -96,9 +96,9 @@ def train(
 
 def _check_new(folder: Path) -> None:
     """Before any process is started: a run that is there must not be begun again."""
-    from nmln.runs.folder import check_new
+    from nmln.runs.folder import RunFolder
 
-    check_new(folder)
+    RunFolder(folder).check_new()
 
 
 def _settings(config: Path | None, preset: str | None, flags: dict[str, Any]) -> "Config":
@@ -130,13 +130,11 @@ def _go_on(
     data: str | None,
     language: str | None,
 ) -> None:
-    from nmln.config import configure
     from nmln.distributed import join, leave
     from nmln.runs import train as training
-    from nmln.runs.folder import read_head
+    from nmln.runs.folder import RunFolder
 
-    head = read_head(folder)
-    recorded = configure(head["config"], str(folder / "config.json"))
+    recorded = RunFolder(folder).read_head().config
     count = recorded.training.processes if processes is None else processes
     count = min(count or cores(), recorded.chains.replicas, recorded.training.batch)
     if alone() and count > 1:
@@ -157,7 +155,7 @@ def _train(job: "Job", tensorboard: bool) -> None:
     display = Display(job)
     watchers: list[training.Watcher] = [display] if first else []
     if tensorboard and first:
-        watchers.append(TensorBoard(job.folder / "tensorboard"))
+        watchers.append(TensorBoard(job.home.tensorboard))
     with display:
         training.run(job, Several(tuple(watchers)))
     if first:

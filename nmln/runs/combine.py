@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from nmln.checkpoint import explain, read_json
 from nmln.files import InputError
 from nmln.model import Model, Report
 from nmln.runs import data as sources
-from nmln.runs.folder import check_new, read_head, read_source, write_head
-from nmln.runs.folders import locked
+from nmln.runs.folder import RunFolder, RunHead
 from nmln.runs.sample import load
 
 
@@ -29,23 +27,24 @@ def combine(
     they have moved.
     """
     _check_folders(folders)
-    check_new(output)
-    heads = [read_head(folder) for folder in folders]
-    if pieces and not steps and not heads[0]["config"]["model"].get("pieces"):
+    home = RunFolder(output)
+    home.check_new()
+    heads = [RunFolder(folder).read_head() for folder in folders]
+    if pieces and not steps and not heads[0].config.model.pieces:
         raise InputError(
             "what a piece costs is learned by fitting. Say for how many steps: --fit 300."
         )
     _check_data(folders, heads)
-    source = read_source(folders[0], heads[0], data)
+    source = RunFolder(folders[0]).read_source(heads[0], data)
     models = [load(folder) for folder in folders]
     model = Model.combined(models, pieces=pieces, names=[str(folder) for folder in folders])
     _make(output)  # before minutes go into fitting
-    with locked(output, "combining"):
-        check_new(output, source)  # again: another process may have been here meanwhile
+    with home.locked("combining"):
+        home.check_new(source)  # again: another process may have been here meanwhile
         if steps:
             model = model.weighed(sources.pick(source.worlds, source.train), steps, report)
-        model.save(output / "model")
-        write_head(output, model, source, combined=[str(folder) for folder in folders])
+        model.save(home.model)
+        home.write_head(model, source, combined=[str(folder) for folder in folders])
     return model
 
 
@@ -64,15 +63,15 @@ def _make(folder: Path) -> None:
         raise InputError(explain(error, folder), str(folder)) from None
 
 
-def _check_data(folders: Sequence[Path], heads: Sequence[dict[str, Any]]) -> None:
+def _check_data(folders: Sequence[Path], heads: Sequence[RunHead]) -> None:
     """Refuse runs on other data, or on another split of them."""
-    splits = [read_json(folder / "split.json") for folder in folders]
+    splits = [read_json(RunFolder(folder).split) for folder in folders]
     own, *others = zip(folders, heads, splits, strict=True)
     for folder, head, split in others:
-        same = head["kind"] == own[1]["kind"]
-        same &= head.get("fingerprint") == own[1].get("fingerprint")
-        if "fingerprint" not in head:  # of an earlier version; else the data may have moved
-            same &= head["config"]["data"]["source"] == own[1]["config"]["data"]["source"]
+        same = head.kind == own[1].kind
+        same &= head.fingerprint == own[1].fingerprint
+        if head.fingerprint is None:  # of an earlier version; else the data may have moved
+            same &= head.config.data.source == own[1].config.data.source
         if split != own[2] or not same:
             raise InputError(
                 f"this run has learned from other data than {own[0]}, or from another split of "

@@ -17,7 +17,7 @@ from nmln.molecules.sample_files import Reference, Samples, locate, read_referen
 from nmln.report.recall import write_recall
 from nmln.runs import sample as sampling
 from nmln.runs import stream
-from nmln.runs.folder import is_run, read_head, read_source
+from nmln.runs.folder import RunFolder
 from nmln.runs.specification import fingerprint
 
 Part = Literal["train", "test"]
@@ -235,10 +235,11 @@ def references(
 
 def of_run(folder: Path, data: str | None = None) -> dict[Part, Reference]:
     """The molecules that a run was trained on, and those that it held out."""
-    head = read_head(folder)
-    if head.get("kind") != "molecules":
+    home = RunFolder(folder)
+    head = home.read_head()
+    if head.kind != "molecules":
         raise InputError("this run is not about molecules. Name another one.", str(folder))
-    source = read_source(folder, head, data)
+    source = home.read_source(head, data)
     sizes = frozenset([len(source.space.domain["node"])])
     chosen: dict[Part, frozenset[str]] = {
         "train": frozenset(source.names[at] for at in source.train.tolist()),
@@ -311,10 +312,13 @@ def _likelihood(samples: Path, folder: Path | None) -> dict[str, Any] | None:
     if not isinstance(drawn, dict) or drawn.get("allowed") or drawn.get("formulas"):
         return None
     for run in (samples.parent, samples.parent.parent, folder):
-        if run is None or not (run / "likelihood.json").is_file() or not is_run(run):
+        if run is None:
+            continue
+        home = RunFolder(run)
+        if not home.likelihood.is_file() or not home.is_run:
             continue
         if fingerprint(sampling.load(run)) == drawn.get("model"):
-            return checkpoint.read_json(run / "likelihood.json")
+            return checkpoint.read_json(home.likelihood)
     return None
 
 

@@ -1,8 +1,14 @@
-"""What a folder says that its run is: settings, language, data and their split."""
+"""The folder of a run: its files by name, what it says of itself, its split and its lock.
+
+The same rules hold for every command: there is no link inside a run, one process at a time writes, and
+nothing that a run did not write is replaced.
+"""
 
 import json
-from contextlib import suppress
-from dataclasses import asdict, replace
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args
@@ -10,39 +16,321 @@ from typing import Any, get_args
 import torch
 
 from nmln import checkpoint
+from nmln.checkpoint.directory import CONTENT, MANIFEST, TENSORS
 from nmln.config import Config, DataConfig, configure
-from nmln.files import InputError, refuse_links, write_lines
+from nmln.files import InputError, only_one, refuse_links, write_lines
 from nmln.model import Model
 from nmln.molecules.tally import Dropped
 from nmln.runs import data as sources
-from nmln.runs.data import Source
-from nmln.runs.folders import HEAD, SPLIT, foreign, refuse_foreign, resuming, writing
+from nmln.runs.data import Kind, Source
 
 
-def is_run(folder: Path) -> bool:
-    """Whether a run was begun in a folder."""
-    return (folder / HEAD).exists()
+@dataclass(frozen=True)
+class RunHead:
+    """What `config.json` says of a run; `content` is all of it."""
+
+    content: dict[str, Any]
+    config: Config
+    kind: Kind
+    program: str
+    dropped: tuple[Dropped, ...]  # lines of the data that were left out, by reason
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A hash of the data; runs of the first versions have none."""
+        return self.content.get("fingerprint")
+
+    @property
+    def split(self) -> str | None:
+        """A hash of the split; runs of the first versions have none."""
+        return self.content.get("split")
+
+    @property
+    def combined(self) -> bool:
+        """Whether the model was combined from others instead of trained here."""
+        return "combined" in self.content
 
 
-def check_new(folder: Path, source: Source | None = None) -> None:
-    """Refuse to begin a run in a folder that holds one, or anything that a run would replace.
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run of training; every file that commands write into it has its name here."""
 
-    A `split.json` without a head is left by a beginning that was killed: then it is the one that the
-    new run on the same `source` writes again. Any other is not replaced.
-    """
-    refuse_links(folder)
-    if is_run(folder):
-        if not _looks_like_head(folder / HEAD):
-            raise foreign(folder / HEAD)
-        raise InputError(
-            f"there is a run in this folder already. Go on with it ({resuming(folder)}), or choose "
-            "another one (--output).",
-            str(folder),
+    path: Path
+
+    @property
+    def head(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def split(self) -> Path:
+        return self.path / "split.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def samples(self) -> Path:
+        """Where samples go unless another place is named."""
+        return self.path / "samples"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.path / "evaluation"
+
+    @property
+    def likelihood(self) -> Path:
+        return self.path / "likelihood.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def curves(self) -> tuple[Path, Path, Path]:
+        """The curves of training as a table and as two figures."""
+        return (self.path / "training.csv", self.path / "training.png", self.path / "training.svg")
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def job(self) -> Path:
+        """The settings of the main job, where `nmln run` has made the run."""
+        return self.path / "main.json"
+
+    @property
+    def resume_command(self) -> str:
+        """The command that continues the training."""
+        return shlex.join(["nmln", "train", "--resume", str(self.path)])
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a run was started in the folder."""
+        return self.head.exists()
+
+    @contextmanager
+    def locked(self, what: str = "training") -> Iterator[None]:
+        """Be the only process that does `what` in the folder; the lock file has no other use."""
+        with only_one(self.path / ".lock", what):
+            yield
+
+    # What may be written.
+
+    def check_new(self, source: Source | None = None) -> None:
+        """Refuse to start a run where there is one, or anything that a run would replace.
+
+        A `split.json` without a head is left by a start that was killed: then it is the one that the
+        new run on the same `source` writes again. Any other is not replaced.
+        """
+        refuse_links(self.path)
+        if self.is_run:
+            if not _looks_like_head(self.head):
+                raise foreign(self.head)
+            raise InputError(
+                f"there is a run in this folder already. Continue it ({self.resume_command}), or choose "
+                "another folder (--output).",
+                str(self.path),
+            )
+        for path in (
+            self.metrics, self.checkpoints, self.model, self.report, *self.curves, self.likelihood,
+            self.samples, self.evaluation,
+        ):  # fmt: skip
+            if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+                raise foreign(path)
+        if self.split.exists() and not _is_own_split(self.split, source):
+            raise foreign(self.split)
+
+    def check_model(self) -> None:
+        """Refuse a folder `model` with other files in it, which the end of a run could not replace."""
+        if self.model.exists() and not self.model.is_dir():
+            raise foreign(self.model)
+        if self.model.is_dir():
+            for entry in sorted(self.model.iterdir()):
+                if entry.name not in (TENSORS, CONTENT, MANIFEST):
+                    raise foreign(entry)
+
+    # The head.
+
+    def write_head(self, model: Model, source: Source, **more: Any) -> None:
+        """Record what the run is: once, before its first step."""
+        content = {
+            "format": checkpoint.FORMAT,
+            "nmln": checkpoint.VERSION,
+            **model.describe(),
+            "kind": source.kind,
+            "fingerprint": source.fingerprint,
+            "split": split_hash(source),
+            "dropped": [asdict(one) for one in source.dropped],
+            **more,
+        }
+        for path, text in (
+            (self.split, json.dumps(_split_of(source))),
+            (self.head, json.dumps(content, indent=2)),  # last: it makes the folder a run
+        ):
+            with writing(path):
+                write_lines(path, [text])
+
+    def record_data(self, data: DataConfig) -> None:
+        """Record where the data are now; the caller has checked that they are those of the run."""
+        content = self.read_head().content
+        content["config"]["data"] = asdict(data)
+        with writing(self.head):
+            write_lines(self.head, [json.dumps(content, indent=2)])
+
+    def read_head(self) -> RunHead:
+        """What the folder says of its run; refuses what only a newer version of nmln can read."""
+        refuse_links(self.path)
+        if not self.is_run:
+            raise InputError(
+                "there is no run in this folder. Start one with nmln train.", str(self.path)
+            )
+        content = checkpoint.read_json(self.head)
+        written = content.get("format", 1)
+        version = str(content.get("nmln", "of an unknown version"))[:40]
+        if not isinstance(written, int) or written > checkpoint.FORMAT:
+            raise InputError(
+                f"this run was started in format {str(written)[:40]} by nmln {version}, but nmln "
+                f"{checkpoint.VERSION} reads formats up to {checkpoint.FORMAT}. Upgrade nmln.",
+                str(self.head),
+            )
+        try:
+            kind, program = content["kind"], content["program"]
+            if str(kind) not in get_args(Kind) or not isinstance(program, str):
+                raise TypeError("it must name a known kind of data and a program")
+            config = configure(content["config"], str(self.head))
+            return RunHead(content, config, kind, program, _dropped_in(content))
+        except InputError as error:
+            if version == checkpoint.VERSION:
+                raise
+            raise InputError(
+                f"{error.message} The run was started with nmln {version}, and this is nmln "
+                f"{checkpoint.VERSION}: continue it with the version that it was started with.",
+                str(self.head),
+            ) from None
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"this does not describe a run ({error}). Restore it from a copy, or restart the run.",
+                str(self.head),
+            ) from None
+
+    # The data and their split.
+
+    def read_source(
+        self, head: RunHead | None = None, data: DataConfig | str | None = None
+    ) -> Source:
+        """The data of the run, split as they were at its start; refuses data that have changed since.
+
+        Places in a file mean nothing once its lines have moved: what was held out would count as
+        learned. `data` is where the data are now, if they have moved.
+        """
+        head = head or self.read_head()
+        where = data if isinstance(data, DataConfig) else moved(head.config, data).data
+        if not self.split.exists():
+            raise InputError(
+                f"there is no {self.split.name} in this run to say what is held out. Restore it from a "
+                "copy.",
+                str(self.path),
+            )
+        split = checkpoint.read_json(self.split)
+        self._check_there(where)
+        source = sources.load(where)
+        if head.fingerprint is not None and head.fingerprint != source.fingerprint:
+            raise self.other_data(source, where.source)
+        try:
+            train, test = (torch.tensor(split[p], dtype=torch.int64) for p in ("train", "test"))
+            places = torch.cat([train, test]).sort().values
+        except (KeyError, TypeError, ValueError, RuntimeError):
+            raise InputError(
+                "this does not say which of the data are learned from and which are held out. "
+                "Restore it from a copy.",
+                str(self.split),
+            ) from None
+        if not torch.equal(places, torch.arange(len(source.worlds))):
+            if head.fingerprint is None:
+                raise self.other_data(source, where.source)
+            raise InputError(
+                f"this does not fit the data {where.source}: each world is either learned from or "
+                "held out. Restore it from a copy.",
+                str(self.split),
+            )
+        found = replace(source, train=train, test=test)
+        if head.split not in (None, split_hash(found)):
+            raise InputError(
+                "this is not the split that the run started with: what it has learned from would count "
+                "as held out. Restore it from a copy.",
+                str(self.split),
+            )
+        return found
+
+    def _check_there(self, data: DataConfig) -> None:
+        """Refuse data that were found by their full path at the start, and are gone."""
+        for name in (data.source, data.language):
+            if name is not None and Path(name).is_absolute() and not Path(name).exists():
+                flag = "--data" if name == data.source else "--language"
+                raise InputError(
+                    f"the data of this run are not here any more. If they have moved, name them: "
+                    f"{self.resume_command} {flag} NEW_PATH",
+                    name,
+                )
+
+    def other_data(self, source: Source, name: str) -> InputError:
+        """The error for a run whose data are no longer those that it started with."""
+        reader = ", or another RDKit reads them otherwise" if source.kind == "molecules" else ""
+        return InputError(
+            f"the data {name} are not those that this run started with: their worlds, their order or "
+            f"the language has changed{reader}. Bring back the old data, or restart the run.",
+            str(self.path),
         )
-    refuse_foreign(folder)
-    path = folder / SPLIT
-    if path.exists() and not _is_own_split(path, source):
-        raise foreign(path)
+
+
+def foreign(path: Path) -> InputError:
+    """The error for a file that stands where a run would write."""
+    return InputError(
+        "this was not written by a run in this folder, and a run would replace it. Move it away, or "
+        "choose another folder (--output).",
+        str(path),
+    )
+
+
+def split_hash(source: Source) -> str:
+    """A hash of which worlds are learned from and which are held out."""
+    return sha256(json.dumps(_split_of(source)).encode()).hexdigest()
+
+
+def moved(config: Config, data: str | None, language: str | None = None) -> Config:
+    """The configuration of a run whose data are now elsewhere."""
+    changes = {"source": data, "language": language}
+    given = {name: value for name, value in changes.items() if value is not None}
+    if not given:
+        return config
+    return replace(config, data=sources.located(replace(config.data, **given)))
+
+
+@contextmanager
+def writing(path: Path, again: str | None = None) -> Iterator[None]:
+    """Report an error of the disk as one that names the user's file and how to continue.
+
+    `path` is a file in the folder of a run, `again` the command that continues the run where that is
+    not nmln train.
+    """
+    try:
+        yield
+    except OSError as error:
+        kept = ""
+        if checkpoint.saved_steps(path.parent):
+            command = again or RunFolder(path.parent).resume_command
+            kept = f" The run is kept as its last checkpoint has it; then continue with: {command}"
+        raise InputError(f"{checkpoint.explain(error, path)}{kept}", str(path)) from error
 
 
 def _looks_like_head(path: Path) -> bool:
@@ -63,155 +351,9 @@ def _split_of(source: Source) -> dict[str, list[int]]:
     return {"train": source.train.tolist(), "test": source.test.tolist()}
 
 
-def split_hash(source: Source) -> str:
-    """A hash of which worlds are learned from and which are held out."""
-    return sha256(json.dumps(_split_of(source)).encode()).hexdigest()
-
-
-def write_head(folder: Path, model: Model, source: Source, **more: Any) -> None:
-    """What a run is: written once, before its first step."""
-    content = {
-        "format": checkpoint.FORMAT,
-        "nmln": checkpoint.VERSION,
-        **model.describe(),
-        "kind": source.kind,
-        "fingerprint": source.fingerprint,
-        "split": split_hash(source),
-        "dropped": [asdict(one) for one in source.dropped],
-        **more,
-    }
-    for name, lines in (
-        (SPLIT, json.dumps(_split_of(source))),
-        (HEAD, json.dumps(content, indent=2)),  # last: it makes the folder a run
-    ):
-        with writing(folder / name):
-            write_lines(folder / name, [lines])
-
-
-def record_data(folder: Path, data: DataConfig) -> None:
-    """Note in the head of a run where its data are now; the caller has checked that they are its own."""
-    head = read_head(folder)
-    head["config"]["data"] = asdict(data)
-    with writing(folder / HEAD):
-        write_lines(folder / HEAD, [json.dumps(head, indent=2)])
-
-
-def read_head(folder: Path) -> dict[str, Any]:
-    """What a folder says that its run is; refuses what a newer version says in words unknown here."""
-    path = folder / HEAD
-    refuse_links(folder)
-    if not is_run(folder):
-        raise InputError("there is no run in this folder. Begin one with nmln train.", str(folder))
-    head = checkpoint.read_json(path)
-    written, version = head.get("format", 1), str(head.get("nmln", "of an unknown version"))[:40]
-    if not isinstance(written, int) or written > checkpoint.FORMAT:
-        raise InputError(
-            f"this run was begun in format {str(written)[:40]} by nmln {version}, but nmln "
-            f"{checkpoint.VERSION} reads formats up to {checkpoint.FORMAT}. Upgrade nmln.",
-            str(path),
-        )
-    try:
-        if str(head["kind"]) not in get_args(sources.Kind) or not isinstance(head["program"], str):
-            raise TypeError("it must name a known kind of data and a program")
-        configure(head["config"], str(path))
-        dropped_in(head)
-    except InputError as error:
-        if version == checkpoint.VERSION:
-            raise
-        raise InputError(
-            f"{error.message} The run was begun with nmln {version}, and this is nmln "
-            f"{checkpoint.VERSION}: go on with the version that it was begun with.",
-            str(path),
-        ) from None
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"this does not describe a run ({error}). Restore it from a copy, or begin anew.",
-            str(path),
-        ) from None
-    return head
-
-
-def dropped_in(head: dict[str, Any]) -> tuple[Dropped, ...]:
+def _dropped_in(content: dict[str, Any]) -> tuple[Dropped, ...]:
     """The lines of the data that a run has left out, by reason."""
-    found = tuple(Dropped(**one) for one in head.get("dropped", ()))
+    found = tuple(Dropped(**one) for one in content.get("dropped", ()))
     if not all(isinstance(one.count, int) for one in found):
         raise TypeError("lines that were left out are counted")
     return found
-
-
-def moved(config: Config, data: str | None, language: str | None = None) -> Config:
-    """The configuration of a run whose data are now elsewhere."""
-    changes = {"source": data, "language": language}
-    given = {name: value for name, value in changes.items() if value is not None}
-    if not given:
-        return config
-    return replace(config, data=sources.located(replace(config.data, **given)))
-
-
-def read_source(
-    folder: Path, head: dict[str, Any] | None = None, data: DataConfig | str | None = None
-) -> Source:
-    """The data of a run, split as they were when it began; refuses data that have changed since.
-
-    Places in a file say nothing once its lines have moved: what was held out would count as learnt.
-    `data` says where the data are now, if they have moved.
-    """
-    head = head or read_head(folder)
-    config = configure(head["config"], str(folder / HEAD))
-    where = data if isinstance(data, DataConfig) else moved(config, data).data
-    path = folder / SPLIT
-    if not path.exists():
-        raise InputError("there is no split.json in this run to say what is held out.", str(folder))
-    split = checkpoint.read_json(path)
-    _check_there(folder, where)
-    source = sources.load(where)
-    known = head.get("fingerprint")  # runs of earlier versions have none
-    if known is not None and known != source.fingerprint:
-        raise other_data(folder, source, where.source)
-    try:
-        train, test = (torch.tensor(split[part], dtype=torch.int64) for part in ("train", "test"))
-        places = torch.cat([train, test]).sort().values
-    except (KeyError, TypeError, ValueError, RuntimeError):
-        raise InputError(
-            "this does not say which of the data are learned from and which are held out. Restore it "
-            "from a copy.",
-            str(path),
-        ) from None
-    if not torch.equal(places, torch.arange(len(source.worlds))):
-        if known is None:
-            raise other_data(folder, source, where.source)
-        raise InputError(
-            f"this does not fit the data {where.source}: each world is either learned from or "
-            "held out. Restore it from a copy.",
-            str(path),
-        )
-    found = replace(source, train=train, test=test)
-    if head.get("split", split_hash(found)) != split_hash(found):  # earlier versions have none
-        raise InputError(
-            "this is not the split that the run began with: what it has learned from would count as "
-            "held out. Restore it from a copy.",
-            str(path),
-        )
-    return found
-
-
-def _check_there(folder: Path, data: DataConfig) -> None:
-    """Refuse data that were found by their full path when the run began, and are gone."""
-    for name in (data.source, data.language):
-        if name is not None and Path(name).is_absolute() and not Path(name).exists():
-            flag = "--data" if name == data.source else "--language"
-            raise InputError(
-                f"the data of this run are not here any more. If they have moved, name them: "
-                f"{resuming(folder)} {flag} NEW_PATH",
-                name,
-            )
-
-
-def other_data(folder: Path, source: Source, name: str) -> InputError:
-    """The error of a run whose data are no longer those that it began with."""
-    reader = ", or another RDKit reads them otherwise" if source.kind == "molecules" else ""
-    return InputError(
-        f"the data {name} are not those that this run began with: their worlds, the order of them, or "
-        f"the language has changed{reader}. Bring back the old data, or begin anew.",
-        str(folder),
-    )

@@ -20,6 +20,7 @@ from nmln.model import Model
 from nmln.potentials.formula import FormulaPotential
 from nmln.runs import sample as sampling
 from nmln.runs.conditions import read_formula, read_formulas
+from nmln.runs.folder import RunFolder
 from nmln.space import Space
 from nmln.worlds import true_atoms
 
@@ -106,7 +107,7 @@ def _load(folder: Path) -> Model:
             "a model is a .mln file or the folder of a trained one, but this is neither.",
             str(folder),
         )
-    inside = (folder / "model", folder / "config.json")
+    inside = (RunFolder(folder).model, RunFolder(folder).head)
     return sampling.load(folder) if any(path.exists() for path in inside) else Model.load(folder)
 
 

@@ -24,7 +24,7 @@ from nmln.knowledge.ranking import scorer
 from nmln.knowledge.settings import KnowledgeSettings, check_memory, recommended
 from nmln.knowledge.storing import TrainedBase, load_training, save_training
 from nmln.knowledge.training import DivergedError, Progress, Result, Training
-from nmln.runs.folders import CHECKPOINTS, HEAD, MODEL, check_model, foreign, locked, writing
+from nmln.runs.folder import RunFolder, foreign, writing
 from nmln.runs.train import interruption
 
 SUMMARY, HISTORY = "training.json", "history.csv"
@@ -77,7 +77,7 @@ def begin(
 def _check_new(folder: Path) -> None:
     """Refuse to begin a run in a folder that holds one, or anything that a run would replace."""
     refuse_links(folder)
-    if (folder / HEAD).exists():
+    if RunFolder(folder).is_run:
         raise InputError(
             "there is a run of nmln train in this folder. Name another one with --output.",
             str(folder),
@@ -90,15 +90,15 @@ def _check_new(folder: Path) -> None:
             f"({resuming(folder)}), or name another one with --output.",
             str(folder),
         )
-    check_model(folder)
-    if (folder / MODEL).exists():
+    RunFolder(folder).check_model()
+    if RunFolder(folder).model.exists():
         raise InputError(
             "there is a trained model in this folder. Name another one with --output, or remove it.",
             str(folder),
         )
     if (folder / HISTORY).exists() and not (folder / SUMMARY).exists():
         raise foreign(folder / HISTORY)
-    _check_checkpoints(folder / CHECKPOINTS)
+    _check_checkpoints(RunFolder(folder).checkpoints)
 
 
 def _is_own_summary(path: Path) -> bool:
@@ -141,8 +141,8 @@ def resume(folder: Path) -> Job:
             "there is no checkpoint of nmln kb train in this folder. Begin a run: nmln kb train nations",
             str(folder),
         )
-    with locked(folder):  # told before everything is read
-        check_model(folder)
+    with RunFolder(folder).locked():  # refused before everything is read
+        RunFolder(folder).check_model()
     training = load_training(folder)
     needed = check_memory(training.base, training.potential.shape, training.settings)
     return Job(folder, training, needed, resumed=True)
@@ -158,7 +158,7 @@ def run(
     The whole training is kept as a checkpoint every `save_every` seconds and when somebody asks it to
     stop; then the files hold the best so far. At its end the checkpoints go.
     """
-    with locked(job.folder), interruption(True) as interrupted:
+    with RunFolder(job.folder).locked(), interruption(True) as interrupted:
         # Looked at again, because another process may have been here meanwhile.
         if job.resumed:
             _check_unfinished(job.folder)
@@ -183,7 +183,7 @@ def run(
 def _drop_checkpoints(folder: Path) -> None:
     checkpoint.discard_after(folder, -1)
     with suppress(OSError):  # there is none, or something else is in it
-        (folder / CHECKPOINTS).rmdir()
+        RunFolder(folder).checkpoints.rmdir()
 
 
 def _train(
@@ -209,7 +209,7 @@ def _train(
 def _write(job: Job, result: Result) -> None:
     """The files of a run, training.json last: it says whether the run is finished."""
     base, potential = job.base, job.training.potential
-    TrainedBase(base, potential, asdict(job.settings)).save(job.folder / MODEL)
+    TrainedBase(base, potential, asdict(job.settings)).save(RunFolder(job.folder).model)
     rows = [step._asdict() for step in result.history]
     with writing(job.folder / HISTORY, resuming(job.folder)):
         _write_csv(job.folder / HISTORY, Progress._fields, rows)
@@ -232,7 +232,7 @@ def _write(job: Job, result: Result) -> None:
 def load(folder: Path) -> TrainedBase:
     """The model of a run."""
     refuse_links(folder)
-    if not (folder / MODEL).exists():
+    if not RunFolder(folder).model.exists():
         if checkpoint.saved_steps(folder):
             raise InputError(
                 "this run has not come to its end, so that it has no model yet. Go on with it: "
@@ -243,7 +243,7 @@ def load(folder: Path) -> TrainedBase:
             "there is no trained knowledge base in this folder. Train one: nmln kb train nations",
             str(folder),
         )
-    return TrainedBase.load(folder / MODEL)
+    return TrainedBase.load(RunFolder(folder).model)
 
 
 def ranked_splits(trained: TrainedBase) -> dict[str, int]:

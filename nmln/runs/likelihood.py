@@ -28,7 +28,7 @@ from nmln.potentials.base import BasePotential
 from nmln.potentials.independent import IndependentPotential
 from nmln.runs import data as sources
 from nmln.runs import sample as sampling
-from nmln.runs.folder import read_source
+from nmln.runs.folder import RunFolder
 from nmln.sampler import sample
 from nmln.types import Values
 
@@ -171,7 +171,7 @@ def run(
 
     `data` says where the data of the run are now, if they have moved.
     """
-    source = read_source(folder, data=data)
+    source = RunFolder(folder).read_source(data=data)
     found = measure(
         sampling.load(folder),
         sources.pick(source.worlds, source.train),
@@ -183,7 +183,7 @@ def run(
         seed=seed,
         progress=progress,
     )
-    write_lines(folder / "likelihood.json", [json.dumps(plain(found.numbers()), indent=2)])
+    write_lines(RunFolder(folder).likelihood, [json.dumps(plain(found.numbers()), indent=2)])
     return found
 
 

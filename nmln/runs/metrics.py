@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nmln.files import open_regular, plain, write_lines
-from nmln.runs.folders import METRICS, writing
+from nmln.runs.folder import RunFolder, writing
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class MetricsLog:
 
     @property
     def path(self) -> Path:
-        return self.folder / METRICS
+        return RunFolder(self.folder).metrics
 
     def append(self, line: dict[str, Any]) -> None:
         text = json.dumps(plain(line)) + "\n"
@@ -70,6 +70,6 @@ def _gaps(found: dict[int, str], step: int) -> str | None:
     if not gaps:
         return None
     return (
-        f"{METRICS} has no sound line for step {', '.join(gaps)}: the curves have a gap there. The "
+        f"metrics.jsonl has no sound line for step {', '.join(gaps)}: the curves have a gap there. The "
         "model does not depend on it."
     )

@@ -18,8 +18,7 @@ from nmln.report.figures import draw
 from nmln.report.findings import Finding, findings_of
 from nmln.report.history import History, read_history, table
 from nmln.report.page import Html, Section, write_page
-from nmln.runs.folder import dropped_in, read_head
-from nmln.runs.folders import resuming
+from nmln.runs.folder import RunFolder
 from nmln.training.method import Method
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def write_report(folder: Path, more: Iterable[Section] = ()) -> Report:
     run = read_run(folder)
     curves = write_curves(run)
     sections = [*training_sections(run), *more, _again(run), configuration_section(run)]
-    written = write_page(folder / "report.html", _title(run), sections, _lead(run))
+    written = write_page(RunFolder(folder).report, _title(run), sections, _lead(run))
     return Report(run.findings, (written, *curves))
 
 
@@ -91,22 +90,19 @@ def write_curves(run: Run) -> tuple[Path, ...]:
 
 def read_run(folder: Path) -> Run:
     """All that a report is made of; what a run may not have yet is empty."""
-    head = read_head(folder)
-    config = configure(head["config"], str(folder / "config.json"))
-    metrics = folder / "metrics.jsonl"
-    if not metrics.exists() or not metrics.stat().st_size:
+    home = RunFolder(folder)
+    head = home.read_head()
+    if not home.metrics.exists() or not home.metrics.stat().st_size:
         raise InputError(
-            "this run has not told of any step yet, so there is nothing to draw. Go on with it: "
-            f"{resuming(folder)}",
-            str(metrics),
+            "this run has not recorded any step yet, so there is nothing to draw. Continue it: "
+            f"{home.resume_command}",
+            str(home.metrics),
         )
     split = {
-        name: len(worlds)
-        for name, worlds in _read(folder / "split.json").items()
-        if isinstance(worlds, list)
+        name: len(worlds) for name, worlds in _read(home.split).items() if isinstance(worlds, list)
     }
-    history, found = read_history(metrics), _read(folder / "likelihood.json")
-    return Run(folder, str(head["kind"]), config, history, split, found, dropped_in(head))
+    history, found = read_history(home.metrics), _read(home.likelihood)
+    return Run(folder, head.kind, head.config, history, split, found, head.dropped)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -232,7 +228,7 @@ def _again(run: Run) -> Section:
         page.code(repeating(run.config, run.folder)),
         page.paragraph("Going on with this run:" if unfinished else
                        "Resuming it, where it is interrupted:"),
-        page.code(resuming(run.folder)),
+        page.code(RunFolder(run.folder).resume_command),
     )  # fmt: skip
     return Section("Again", html)
 

@@ -22,8 +22,7 @@ from nmln.runs import data as sources
 from nmln.runs import job_page, pages, stream
 from nmln.runs import sample as sampling
 from nmln.runs import train as training
-from nmln.runs.folder import check_new, moved, read_head, read_source, record_data
-from nmln.runs.folders import writing
+from nmln.runs.folder import RunFolder, moved, writing
 from nmln.runs.job_page import Outcome, read_summary
 from nmln.runs.sample import Run, Wish
 from nmln.runs.specification import BLOCK
@@ -41,7 +40,7 @@ PRESET = "molecules"
 LEAST, MOST = 10_000, 200_000
 """Samples at each level, where nobody says how many."""
 
-_HEAD, _LOCK = "main.json", ".main.lock"
+_LOCK = ".main.lock"
 _KINDS: dict[str, Any] = {
     "data": str, "size": int | None, "minutes": float | int | None, "samples": int | None, "seed": int,
     "changes": Mapping, "chains": int, "burn_in": int,
@@ -90,7 +89,7 @@ class Settings:
 def run(folder: Path, settings: Settings, say: Say = lambda _: None) -> Outcome:
     """All stages in this process, those that are finished left out."""
     check_kind(settings.data)
-    if not (folder / "config.json").exists():
+    if not RunFolder(folder).is_run:
         load(settings)
     with alone(folder):
         settings = begin(folder, settings)
@@ -98,7 +97,7 @@ def run(folder: Path, settings: Settings, say: Say = lambda _: None) -> Outcome:
             say("training")
             job = (
                 training.resume(folder)
-                if (folder / "config.json").exists()
+                if RunFolder(folder).is_run
                 else training.begin(folder, settings.config())
             )
             training.run(job)
@@ -153,12 +152,12 @@ def begin(folder: Path, settings: Settings) -> Settings:
     settings = settings.located()
     recorded = read_settings(folder)
     if recorded is None:
-        if (folder / "config.json").exists():
+        if RunFolder(folder).is_run:
             raise InputError(
                 "there is a run of nmln train in this folder. Choose another one (--output).",
                 str(folder),
             )
-        check_new(folder)
+        RunFolder(folder).check_new()
         write_settings(folder, settings)
         return settings
     if settings.data != recorded.data and _gone(recorded.data):
@@ -181,11 +180,12 @@ def _gone(data: str) -> bool:
 
 def _moved(folder: Path, recorded: Settings, data: str) -> Settings:
     """The same job on data that have moved, noted wherever the old place was."""
-    if (folder / "config.json").exists():
-        head = read_head(folder)
-        config = moved(configure(head["config"], str(folder / "config.json")), data)
-        read_source(folder, head, config.data)  # refuses other data
-        record_data(folder, config.data)
+    home = RunFolder(folder)
+    if home.is_run:
+        head = home.read_head()
+        config = moved(head.config, data)
+        home.read_source(head, config.data)  # refuses other data
+        home.record_data(config.data)
     recorded = replace(recorded, data=data)
     write_settings(folder, recorded)
     return recorded
@@ -209,7 +209,7 @@ def _flat(settings: Settings) -> dict[str, Any]:
 def read_settings(folder: Path) -> Settings | None:
     """What was asked of a folder, if anything was."""
     refuse_links(folder)
-    path = folder / _HEAD
+    path = RunFolder(folder).job
     if not path.exists():
         return None
     try:
@@ -225,26 +225,28 @@ def read_settings(folder: Path) -> Settings | None:
 
 
 def write_settings(folder: Path, settings: Settings) -> None:
-    with writing(folder / _HEAD):
-        write_lines(folder / _HEAD, [json.dumps(asdict(settings), indent=2, ensure_ascii=False)])
+    with writing(RunFolder(folder).job):
+        write_lines(
+            RunFolder(folder).job, [json.dumps(asdict(settings), indent=2, ensure_ascii=False)]
+        )
 
 
 # Stages.
 
 
 def trained(folder: Path) -> bool:
-    return (folder / "model").exists()
+    return RunFolder(folder).model.exists()
 
 
 def sampled(folder: Path) -> bool:
     """Whether all samples are in place, and nothing of their making is left to be finished."""
-    place = Place("molecules", folder / "samples")
+    place = Place("molecules", RunFolder(folder).samples)
     return (place.home / SUMMARY).exists() and not (place.work / SETTINGS).exists()
 
 
 def train_arguments(folder: Path, settings: Settings, processes: int) -> list[str]:
     """The command that does or goes on with the training, without `nmln`."""
-    if (folder / "config.json").exists():
+    if RunFolder(folder).is_run:
         return ["train", "--resume", str(folder), "--processes", str(processes)]
     words = ["train", settings.data, "--output", str(folder), "--seed", str(settings.seed)]
     words += ["--processes", str(processes), "--preset", PRESET]
@@ -316,7 +318,7 @@ def sample_arguments(folder: Path) -> list[str]:
 
 def conclude(folder: Path, say: Say = lambda _: None) -> Outcome:
     """Evaluate the samples of every level and write the report."""
-    place = Place("molecules", folder / "samples")
+    place = Place("molecules", RunFolder(folder).samples)
     with only_sampler(place):
         tidy(place)  # a kill may have left a part of the working folder behind
     return job_page.conclude(folder, repeating(folder), say)
@@ -325,8 +327,8 @@ def conclude(folder: Path, say: Say = lambda _: None) -> Outcome:
 def repeating(folder: Path) -> str:
     """The command that does the same in another folder: with the steps and samples that were chosen."""
     settings = read_settings(folder) or Settings()
-    config = configure(read_head(folder)["config"], str(folder / "config.json"))
-    attempts = read_summary(folder / "samples" / stream.SUMMARY)["attempts"]
+    config = RunFolder(folder).read_head().config
+    attempts = read_summary(RunFolder(folder).samples / stream.SUMMARY)["attempts"]
     changes = {**settings.changes, "training.steps": config.training.steps}
     changes.pop("training.minutes", None)
     words = ["nmln", "run", "--data", config.data.source]

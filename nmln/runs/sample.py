@@ -14,7 +14,7 @@ from nmln.model import Model
 from nmln.runs import data as sources
 from nmln.runs import stream
 from nmln.runs.conditions import Conditions, read_conditions
-from nmln.runs.folder import read_head
+from nmln.runs.folder import RunFolder
 from nmln.runs.parts import check_part
 from nmln.runs.specification import BLOCK
 from nmln.runs.workspace import Part, Place
@@ -73,13 +73,13 @@ def sweeps_for(count: int, chains: int, burn_in: int, thin: int) -> int:
 
 def open_run(folder: Path) -> Run:
     """What a user names when asking for samples: the folder of a run."""
-    opened = Run(folder.name, folder, load(folder), read_head(folder)["kind"])
+    opened = Run(folder.name, folder, load(folder), RunFolder(folder).read_head().kind)
     try:
         check_kind(opened.kind, opened.model.space)
     except InputError as error:
         raise InputError(
             f"this run is said to be of {opened.kind}, but its model is not: {error.message}",
-            str(folder / "config.json"),
+            str(RunFolder(folder).head),
         ) from None
     return opened
 
@@ -191,7 +191,7 @@ def place_of(opened: Run, output: Path | None = None, part: Part | None = None) 
 
 def samples_folder(opened: Run) -> Path:
     """Where the samples of a run go, unless it is said."""
-    return opened.folder / "samples"
+    return RunFolder(opened.folder).samples
 
 
 def _conditions(model: Model, wish: Wish) -> Conditions:

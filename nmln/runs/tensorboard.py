@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nmln.files import open_regular
-from nmln.runs.folders import writing
+from nmln.runs.folder import writing
 from nmln.runs.train import Job, Watcher
 from nmln.training import Metrics
 

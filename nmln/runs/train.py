@@ -7,23 +7,13 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from nmln import checkpoint
-from nmln.config import Config, configure
+from nmln.config import Config
 from nmln.distributed import Ranks
 from nmln.files import InputError, InterruptedRunError
 from nmln.model import Model
 from nmln.runs import data as sources
 from nmln.runs.data import Source
-from nmln.runs.folder import (
-    check_new,
-    moved,
-    other_data,
-    read_head,
-    read_source,
-    record_data,
-    split_hash,
-    write_head,
-)
-from nmln.runs.folders import HEAD, check_model, locked, resuming
+from nmln.runs.folder import RunFolder, moved, split_hash
 from nmln.runs.metrics import MetricsLog
 from nmln.signals import GivenUpError
 from nmln.signals import interruption as interruption
@@ -72,6 +62,10 @@ class Job:
     seen: tuple[int, ...] = ()  # steps of the checkpoints that were there when it was opened
 
     @property
+    def home(self) -> RunFolder:
+        return RunFolder(self.folder)
+
+    @property
     def finished(self) -> bool:
         return self.trainer.step_number >= self.config.training.steps
 
@@ -79,7 +73,8 @@ class Job:
 def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> Job:
     """A new run; refuses a folder that holds one already, or files that are not a run's."""
     ranks = ranks or Ranks()
-    check_new(folder)
+    home = RunFolder(folder)
+    home.check_new()
     if config.data.language is not None and sources.kind_of(config.data.source) != "db":
         raise InputError(
             "a language is for worlds in .db files, and this is none. Leave it out (--language).",
@@ -100,9 +95,9 @@ def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> Job:
         trainer.config = config
     ranks.wait()
     if ranks.first:
-        with locked(folder):
-            check_new(folder, source)  # again: another process may have been here meanwhile
-            write_head(folder, model, source)
+        with home.locked():
+            home.check_new(source)  # again: another process may have been here meanwhile
+            home.write_head(model, source)
     return Job(folder, config, source, model, trainer, Guard.of(trainer))
 
 
@@ -113,22 +108,23 @@ def resume(
 
     `data` and `language` say where its data are now, if they have moved.
     """
-    head = read_head(folder)
-    if "combined" in head:
+    home = RunFolder(folder)
+    head = home.read_head()
+    if head.combined:
         raise InputError(
             "this model was combined from others and is finished. Train one of those on, and combine "
             "them again.",
             str(folder),
         )
     if ranks is None or ranks.first:
-        with locked(folder):  # told before the data are read
-            check_model(folder)
-    config = moved(configure(head["config"], str(folder / HEAD)), data, language)
-    source = read_source(folder, head, config.data)
+        with home.locked():  # refused before the data are read
+            home.check_model()
+    config = moved(head.config, data, language)
+    source = home.read_source(head, config.data)
     worlds = sources.pick(source.worlds, source.train)
     model = Model.build(source.space, worlds, config, source.formulas)
-    if str(model.describe()["program"]) != head["program"]:
-        raise other_data(folder, source, config.data.source)
+    if str(model.describe()["program"]) != head.program:
+        raise home.other_data(source, config.data.source)
     trainer = Trainer(model.potential, worlds, config, ranks)
     guard, seconds = Guard.of(trainer), 0.0
     seen = tuple(checkpoint.saved_steps(folder))
@@ -148,22 +144,23 @@ def run(job: Job, watcher: Watcher | None = None) -> Model:
     """Train to the end, or until a signal asks to stop; what was reached is kept either way."""
     if not job.trainer.ranks.first:
         return _run(job, Silent())
-    with locked(job.folder):
+    with job.home.locked():
         _check_unchanged(job)
         return _run(job, watcher or Silent())
 
 
 def _check_unchanged(job: Job) -> None:
     """Under the lock: what the job was opened from is still there, and the end can be written."""
-    head = read_head(job.folder)
-    check_model(job.folder)
+    head = job.home.read_head()
+    job.home.check_model()
     if tuple(checkpoint.saved_steps(job.folder)) != job.seen:
         raise InputError(
-            f"another process has trained in this folder meanwhile. Go on with: {resuming(job.folder)}",
+            "another process has trained in this folder meanwhile. Continue with: "
+            f"{job.home.resume_command}",
             str(job.folder),
         )
-    if configure(head["config"]).data != job.config.data:
-        record_data(job.folder, job.config.data)
+    if head.config.data != job.config.data:
+        job.home.record_data(job.config.data)
 
 
 def _run(job: Job, watcher: Watcher) -> Model:
@@ -203,11 +200,11 @@ def _run(job: Job, watcher: Watcher) -> Model:
                 saved = time.perf_counter()
             if stop:
                 raise InterruptedRunError(
-                    f"stopped after step {event.step}, and kept. Go on with: {resuming(job.folder)}"
+                    f"stopped after step {event.step}, and kept. Go on with: {job.home.resume_command}"
                 )
     model = job.model.averaged(trainer)
     if first:
-        model.save(job.folder / "model")
+        model.save(job.home.model)
     return model
 
 
@@ -222,7 +219,7 @@ def _obeying(job: Job, events: Iterator[Metrics | Return]) -> Iterator[Metrics |
         steps = checkpoint.saved_steps(job.folder)
         kept = f"step {max(steps)} is kept" if steps else "nothing was kept yet"
         raise InterruptedRunError(
-            f"stopped within a step that takes long; {kept}. Go on with: {resuming(job.folder)}"
+            f"stopped within a step that takes long; {kept}. Go on with: {job.home.resume_command}"
         ) from None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from nmln import checkpoint
-from nmln.config import configure, read_config
+from nmln.config import read_config
 from nmln.files import InputError
 from nmln.formats.db import read_db, read_known
 from nmln.formats.graphs import from_networkx
@@ -25,7 +25,7 @@ from nmln.runs import data as sources
 from nmln.runs import pages, pipeline
 from nmln.runs import sample as sampling
 from nmln.runs import train as training
-from nmln.runs.folder import read_head, read_source
+from nmln.runs.folder import RunFolder
 from nmln.space import Space
 from tests.checkpoint.test_directory import forge
 from tests.fuzz.mutations import texts, trees
@@ -316,7 +316,7 @@ def run_readers(folder: Path) -> dict[str, Reader]:
         "config.json": (
             trees(tree("config.json"), programs),
             "config.json",
-            _each(read_head, _report, _source),
+            _each(_head, _report, _source),
             0.5,
         ),
         "split.json": (trees(tree("split.json")), "split.json", _each(_source, _report), 0.5),
@@ -358,9 +358,13 @@ def run_readers(folder: Path) -> dict[str, Reader]:
 
 def _source(folder: Path) -> None:
     """The data of a run, unless they are a whole set that comes with the package."""
-    config = configure(read_head(folder)["config"])
+    config = RunFolder(folder).read_head().config
     if config.data.source not in BUILT_IN:
-        read_source(folder)
+        RunFolder(folder).read_source()
+
+
+def _head(folder: Path) -> object:
+    return RunFolder(folder).read_head()
 
 
 def _report(folder: Path) -> None:

@@ -215,9 +215,7 @@ def test_a_join_that_is_killed_is_done_again(run: Path) -> None:
     place = sampling.place_of(opened, run.parent / "out")
     joining.join(place, opened.model)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(
-            generation, "discard", lambda *_: (_ for _ in ()).throw(InterruptedRunError)
-        )
+        patched.setattr(stream, "discard", lambda *_: (_ for _ in ()).throw(InterruptedRunError))
         with pytest.raises(InterruptedRunError):
             joined(run, "out")
     assert joined(run, "out") == place.output

@@ -14,7 +14,7 @@ from nmln.runs import combine as combining
 from nmln.runs import knowledge, likelihood, pages, stream
 from nmln.runs import sample as sampling
 from nmln.runs import train as training
-from nmln.runs.folder import read_source
+from nmln.runs.folder import RunFolder
 from tests.fixtures.make_runs import StopAt, metrics_hash, model_hash, rows_hash, tree_hash
 from tests.runs.runs import run_here
 
@@ -35,7 +35,7 @@ def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_models_are_those_that_were_saved(old: Path, name: str) -> None:
     assert model_hash(old / name) == EXPECTED[name]
     assert sampling.open_run(old / name).model.space.groups > 0
-    assert len(read_source(old / name).train)
+    assert len(RunFolder(old / name).read_source().train)
 
 
 def test_a_stopped_run_resumes_from_the_state_that_was_kept(old: Path) -> None:

@@ -15,6 +15,7 @@ from nmln.report import page
 from nmln.runs import combine as combining
 from nmln.runs import knowledge, likelihood, pages, pipeline
 from nmln.runs import train as training
+from nmln.runs.folder import RunFolder
 from tests.runs.main_jobs import small, write_molecules
 from tests.runs.runs import (
     Outcome,
@@ -312,7 +313,7 @@ def test_hints_can_be_pasted_into_a_shell(
     assert f"nmln train --resume '{run}'" in done.lines[0]
     (run / "metrics.jsonl").unlink()
     assert f"nmln train --resume '{run}'" in here("report", run).lines[0]
-    assert pages.resuming(run) == f"nmln train --resume '{run}'"
+    assert RunFolder(run).resume_command == f"nmln train --resume '{run}'"
     assert knowledge.resuming(run) == f"nmln kb train --resume '{run}'"
 
 

@@ -18,7 +18,7 @@ from nmln.runs import data as sources
 from nmln.runs import likelihood
 from nmln.runs import sample as sampling
 from nmln.runs import train as training
-from nmln.runs.folder import read_source
+from nmln.runs.folder import RunFolder
 from nmln.worlds import true_atoms
 from tests.runs.runs import equal, settings, weights, whole_run
 
@@ -108,7 +108,7 @@ def test_data_that_have_changed_are_noticed(people: Path) -> None:
 def test_data_in_another_order_are_noticed_wherever_the_split_counts(people: Path) -> None:
     """As many worlds over the same people: places in the file would mean others."""
     folder, other = whole_run(people), whole_run(people, "other", model__seed=1)
-    before = read_source(folder)
+    before = RunFolder(folder).read_source()
     worlds = people.read_text().strip().split("\n---\n")
     people.write_text("\n---\n".join(reversed(worlds)) + "\n")
     for use in (
@@ -120,7 +120,7 @@ def test_data_in_another_order_are_noticed_wherever_the_split_counts(people: Pat
             use()
     assert not (people.parent / "both").exists()
     people.write_text("\r\n---\r\n".join(worlds))  # the same, written otherwise
-    after = read_source(folder)
+    after = RunFolder(folder).read_source()
     assert after.train.tolist() == before.train.tolist()
     assert training.resume(folder).finished
 
@@ -148,10 +148,10 @@ def test_a_split_that_was_damaged_is_named(people: Path) -> None:
     ):
         (folder / "split.json").write_text(json.dumps(content))
         with pytest.raises(InputError, match=said):
-            read_source(folder)
+            RunFolder(folder).read_source()
     (folder / "split.json").unlink()
     with pytest.raises(InputError, match=r"no split\.json in this run"):
-        read_source(folder)
+        RunFolder(folder).read_source()
 
 
 def test_a_budget_in_minutes_becomes_a_number_of_steps(people: Path) -> None:

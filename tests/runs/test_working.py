@@ -85,17 +85,17 @@ def test_what_comes_while_sampling_is_not_replaced_unasked(run: Path) -> None:
     job = stopped(run, "out")
     mine.write_text("mine")
     model = sampling.load(run)
-    for go_on in (lambda: begin(run, "out", **TINY), lambda: generation.resume(job.folder, model)):
+    for go_on in (lambda: begin(run, "out", **TINY), lambda: stream.resume(job.folder, model)):
         with pytest.raises(InputError, match=r"in this folder already \(samples\.csv\.gz\)"):
             go_on()
     mine.unlink()
-    job = generation.resume(job.folder, model)
-    generation.work(job)
+    job = stream.resume(job.folder, model)
+    stream.work(job)
     mine.write_text("mine")
     with pytest.raises(InputError, match=r"in this folder already \(samples\.csv\.gz\)"):
-        generation.finish(job)
+        stream.finish(job)
     assert mine.read_text() == "mine"
-    generation.finish(begin(run, "out", **TINY, overwrite=True))
+    stream.finish(begin(run, "out", **TINY, overwrite=True))
     assert files(mine.parent) == files(whole)
 
 
@@ -105,8 +105,8 @@ def test_what_was_drawn_stays_when_its_marker_is_lost(run: Path) -> None:
     before = listing(job.folder)
     for go_on in (
         lambda: begin(run, "out", **TINY),
-        lambda: generation.resume(job.folder, job.model),
-        lambda: generation.attend(job.place, job.model),
+        lambda: stream.resume(job.folder, job.model),
+        lambda: stream.attend(job.place, job.model),
     ):
         with pytest.raises(
             InputError, match=r"settings\.json: .*it is missing, but what was drawn"

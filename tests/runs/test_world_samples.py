@@ -99,14 +99,14 @@ def test_worlds_that_are_there_are_not_replaced_unasked(run: Path) -> None:
 
 def test_worlds_that_come_while_sampling_are_not_replaced_unasked(run: Path) -> None:
     job = begin(run, "out", **TINY)
-    generation.work(job)
+    stream.work(job)
     other = finished(run, "other", seed=3)
     other.rename(job.place.target)
     before = content(job.place.target)
     with pytest.raises(InputError, match="there are samples in this folder already"):
-        generation.finish(job)
+        stream.finish(job)
     assert content(job.place.target) == before
-    generation.finish(begin(run, "out", **TINY, overwrite=True))
+    stream.finish(begin(run, "out", **TINY, overwrite=True))
     assert content(job.place.target) == content(finished(run, "whole"))
 
 
