@@ -18,6 +18,7 @@ import typer
 import nmln
 from nmln.cli.common import fail, silence_processes, something_said
 from nmln.files import InterruptedRunError
+from nmln.memory import refuse_size
 from nmln.signals import LAUNCHER, PRIVATE_FOLDER, STOPPING, handling, raising
 
 _EXPLAINED = (2, 130)  # how a process leaves that has said itself what is wrong
@@ -25,6 +26,7 @@ _PARTNER_LOST = 3
 _ASKING = (*STOPPING, *((signal.SIGQUIT,) if hasattr(signal, "SIGQUIT") else ()))
 _LOOK = 0.1  # seconds between two looks at the processes
 _LAST_WORDS = 2.0  # seconds in which others may notice by themselves that one has failed
+_PROCESS = 100 * 2**20  # bytes that a process takes at the least, once it has imported torch
 _GRACE = 60.0  # seconds to save and leave, before a process is killed
 
 
@@ -35,6 +37,11 @@ def alone() -> bool:
 
 def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_processes(count: int) -> None:
+    """Refuse more processes than the memory can hold: a received configuration may name any number."""
+    refuse_size(count * _PROCESS, f"a command of {count:,} processes", "Take fewer --processes.")
 
 
 @contextmanager
@@ -65,6 +72,7 @@ def start_processes(
     the command `again`, or by resuming the training in the folder. Processes that share nothing need no
     `rendezvous` and then open no port.
     """
+    check_processes(count)
     words = ["-m", "nmln", *(sys.argv[1:] if arguments is None else arguments)]
     asked: list[int] = []
 

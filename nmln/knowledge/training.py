@@ -150,7 +150,7 @@ class Training:
         mean = float(torch.stack(self.losses).mean())
         if mean != mean:
             raise DivergedError(
-                f"the loss is no number after epoch {epoch}. Take a smaller --rate."
+                f"the loss is no number after epoch {epoch}. Take a smaller --rate or --penalty."
             )
         late = time.perf_counter() - begun > settings.minutes * 60
         last = late or epoch == settings.epochs
