@@ -218,7 +218,9 @@ def main() -> None:
         "--every", type=int, default=1, help="of the operations, fail each so-manieth"
     )
     parser.add_argument("--page", action="store_true", help="only write the page")
-    parser.add_argument("--only", choices=("corpus", "faults", "kills"), help="one part anew, the others as kept")
+    parser.add_argument(
+        "--only", choices=("corpus", "faults", "kills"), help="one part anew, the others as kept"
+    )
     chosen = parser.parse_args()
     if chosen.page:
         write_page()
