@@ -218,7 +218,9 @@ def main() -> None:
         "--every", type=int, default=1, help="of the operations, fail each so-manieth"
     )
     parser.add_argument("--page", action="store_true", help="only write the page")
-    parser.add_argument("--only", choices=("corpus", "faults", "kills"), help="one part, not kept")
+    parser.add_argument(
+        "--only", choices=("corpus", "faults", "kills"), help="one part anew, the others as kept"
+    )
     chosen = parser.parse_args()
     if chosen.page:
         write_page()
@@ -238,10 +240,15 @@ def main() -> None:
     for name, numbers in found.items():
         print(name, {key: value for key, value in numbers.items() if key != "by verb"})
     print(f"{minutes:.0f} minutes")
+    command = " ".join(["python -m benchmarks.reliability", *sys.argv[1:]])
     if chosen.only is not None:
+        content = json.loads(RESULT.read_text(encoding="utf-8"))
+        found[chosen.only]["command"] = command
+        write_lines(RESULT, [json.dumps({**content, **found}, indent=2)])
+        write_page()
         return
     content = {
-        "command": " ".join(["python -m benchmarks.reliability", *sys.argv[1:]]),
+        "command": command,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "minutes": round(minutes),

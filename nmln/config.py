@@ -1,6 +1,7 @@
 """The configuration of a run: frozen dataclasses, read from TOML, with every key checked."""
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -16,6 +17,7 @@ from nmln.memory import told
 SEEDS = ("data.split_seed", "model.seed", "training.seed")
 _FASTEST = 1e6  # a learning rate: nothing is learned long before
 _LONGEST = 1e7  # minutes of training: 19 years
+_DEEP_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){100}")
 _WHOLE = 2**63  # what a whole number must stay below, either way
 PAPER_RATES = (0.1, 0.01, 0.005, 0.0025, 0.001)
 RATES = (0.08, 0.045, 0.02, 0.006, 0.001)  # neighbours swap alike on molecules of 10 atoms
@@ -197,7 +199,10 @@ def read_config(path: str | Path, preset: str | None = None) -> Config:
     path = Path(path)
     check_readable(path)
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if _DEEP_KEY.search(text):  # which takes the parser hours
+            raise RecursionError
+        content = tomllib.loads(text)
     except UnicodeDecodeError:
         raise InputError("this is not UTF-8 text. Is it a TOML file?", str(path)) from None
     except RecursionError:

@@ -155,14 +155,16 @@ def refuse_links(folder: str | Path) -> None:
     The rule for every folder that nmln writes into or reads a run from: a received folder
     cannot make a command read or write files elsewhere.
     """
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_symlink():
-                raise linked(entry.path)
-            if entry.is_dir(follow_symlinks=False):
-                refuse_links(entry.path)
-            elif not entry.is_file(follow_symlinks=False):
-                raise irregular(entry.path)
+    waiting = [os.fspath(folder)]  # not by recursion: a received folder may be of any depth
+    while waiting:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    raise linked(entry.path)
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif not entry.is_file(follow_symlinks=False):
+                    raise irregular(entry.path)
 
 
 def linked(path: str | Path) -> InputError:

@@ -9,6 +9,7 @@ from nmln.files import InputError
 
 BOOLEAN = ("false", "true")
 NONE = "none"
+MOST_ARGUMENTS = 32  # axes of a table of groups, of which arrays have no more
 Domain = Mapping[str, Sequence[str]]
 """The constants of every sort, in their order."""
 
@@ -79,6 +80,11 @@ class Attribute:
             raise InputError(
                 f"attribute {self.name} is at-most-one, which adds the category {NONE} by itself. "
                 f"Take {NONE} out of its values, or declare exactly one ('!')."
+            )
+        if self.arity > MOST_ARGUMENTS:
+            raise InputError(
+                f"a predicate has at most {MOST_ARGUMENTS} arguments, but {self.name} has "
+                f"{self.arity:,}. Split it into several predicates."
             )
         if self.symmetric and (self.arity != 2 or self.sorts[0] != self.sorts[1]):
             raise InputError(

@@ -91,6 +91,24 @@ def test_a_folder_with_a_link_or_pipe_deep_inside_is_refused(tmp_path: Path) -> 
         refuse_links(tmp_path / "run")
 
 
+def test_a_folder_deeper_than_python_can_call_is_looked_through(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    handles = [os.open(tmp_path / "run", os.O_RDONLY)]
+    try:
+        for _ in range(1200):
+            os.mkdir("d", dir_fd=handles[-1])
+            handles.append(os.open("d", os.O_RDONLY, dir_fd=handles[-1]))
+            if len(handles) > 2:
+                os.close(handles.pop(-2))
+        os.symlink("elsewhere", "link", dir_fd=handles[-1])
+        with pytest.raises(InputError, match="link: links within a run folder"):
+            refuse_links(tmp_path / "run")
+    finally:
+        for handle in handles:
+            os.close(handle)
+        subprocess.run(["rm", "-r", tmp_path / "run"], check=True)  # nor can Python remove it
+
+
 def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path: Path) -> None:
     target, killed, other = tmp_path / "a.png", ".a.png.abcdefgh.partial", ".a.png.user.partial"
     (tmp_path / killed).touch()

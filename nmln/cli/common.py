@@ -24,6 +24,7 @@ Data = Annotated[
     typer.Option("--data", help="Where the data of the run are now, if they have moved."),
 ]
 Output = Annotated[Path, typer.Option(help="Where the results go.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
 _REASONS = 6  # why lines were left out, in a message
 
 
@@ -50,6 +51,19 @@ def warn(message: Warning | str, *_: object, **__: object) -> None:
     if _first_to_say(str(message)):
         typer.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
         typer.echo(str(message), err=True)
+
+
+def check_output(path: Path, overwrite: bool, inputs: Sequence[Path | None] = ()) -> None:
+    """Before anything is computed: a file is replaced only if the user asks for it, an input never."""
+    if not path.exists() or path.is_dir():  # a folder is refused when it is written
+        return
+    if any(one is not None and one.exists() and one.samefile(path) for one in inputs):
+        raise InputError("this file is read by the same command. Name another one.", str(path))
+    if not overwrite:
+        raise InputError(
+            "this file is there already. Name another one (--output), or give --overwrite.",
+            str(path),
+        )
 
 
 def explain(error: OSError) -> str:

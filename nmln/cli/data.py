@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmln.cli.common import Output, Seed, one_thread, warn
-from nmln.cli.processes import cores
+from nmln.cli.processes import check_processes, cores
 from nmln.files import InputError, InterruptedRunError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nmln.molecules.tally import Dropped
     from nmln.runs import Outcome
 
+_SHOWN = 200  # predicates of a table; drawing more takes minutes
 data = typer.Typer(help="Look at data files, and fetch public sets.", no_args_is_help=True)
 
 
@@ -63,13 +64,15 @@ def info(
     space, worlds = found.space, len(found.worlds)
     table = Table("predicate", "groups")
     table.add_column("true atoms" + (" (least to most)" if worlds > 1 else ""), justify="right")
-    for block in space.blocks:
+    for block in space.blocks[:_SHOWN]:
         true = found.true_atoms(block.attribute)
         shown = f"{min(true):,}" if true and min(true) == max(true) else ""
         shown = shown or (f"{min(true):,} to {max(true):,}" if true else "")
         table.add_row(escape(block.attribute.declaration()), f"{block.count:,}", shown)
     typer.echo(str(space.measure))
     Console(highlight=False).print(table)
+    if len(space.blocks) > _SHOWN:
+        typer.echo(f"… and {len(space.blocks) - _SHOWN:,} more predicates.")
     sorts = ", ".join(f"{sort} {len(names):,}" for sort, names in space.domain.items())
     typer.echo(f"worlds: {worlds:,}   formulas: {found.formulas:,}   constants: {sorts or 'none'}")
     return None
@@ -130,6 +133,7 @@ def fetch(
         if size not in (None, own):
             raise InputError(f"{name}-{own} and --size {size} are two sizes. Give one of them.")
         size = own
+    check_processes(processes)
     source = downloads.source_named(name)
     typer.echo(f"{source.title}; licence: {source.licence}")
     with _bar(f"fetching {source.file}") as watch:

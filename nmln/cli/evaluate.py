@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nmln.cli.common import Data, Seed, one_thread, spinner
+from nmln.cli.processes import check_processes
 from nmln.files import InputError
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def evaluate(
     tells nats a molecule as well.
     """
     one_thread()
+    check_processes(processes)
     marks, chosen = _marks(at), _level(level)
     from nmln.runs import evaluate as evaluation
     from nmln.runs.folder import RunFolder

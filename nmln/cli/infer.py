@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import Seed, bar, one_thread, warn
+from nmln.cli.common import Overwrite, Seed, bar, check_output, one_thread, warn
 from nmln.files import InputError
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def infer(
         str | None, typer.Option(help="How chains move; by default what suits the model.")
     ] = None,
     seed: Seed = 0,
+    overwrite: Overwrite = False,
 ) -> None:
     """Ask a model: the probability of atoms and formulas, given evidence.
 
@@ -87,6 +88,8 @@ def infer(
         )
     if sum((bool(query.strip()), most_probable, likelihood is not None)) > 1:
         raise InputError("ask for one thing at a time: --query, --map or --likelihood.")
+    if output is not None:
+        check_output(output, overwrite, [*model, evidence, likelihood])
     plan = Plan(chains, burn_in, sweeps, error, kernel=kernel)
     posed = inference.pose(
         model, evidence, query,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmln.cli.common import one_thread, progress, warn
+from nmln.cli.common import Overwrite, check_output, one_thread, progress, warn
 from nmln.files import InputError, InterruptedRunError
 
 if TYPE_CHECKING:
@@ -250,6 +250,7 @@ def complete(
     output: Annotated[
         Path | None, typer.Option(help="The CSV file; RUN/missing.csv by default.")
     ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """List the most probable missing triples, with probabilities given all training facts."""
     one_thread()
@@ -261,6 +262,8 @@ def complete(
     from nmln.runs import knowledge
 
     trained = knowledge.load(run)
+    if output is not None and output.absolute() != (run / "missing.csv").absolute():
+        check_output(output, overwrite)
     path = output or run / "missing.csv"
     kinds = len(set(relation)) if relation else len(trained.base.relations)
     with progress("looking at every pair", batches(trained.base, kinds)) as tick:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import Seed, bar, one_thread, warn
+from nmln.cli.common import Overwrite, Seed, bar, check_output, one_thread, warn
 from nmln.cli.train import train
 from nmln.files import InputError
 
@@ -41,6 +41,7 @@ def learn(
     updates: Annotated[int, typer.Option(min=2, help="Updates of the weights.")] = 150,
     chains: Annotated[int, typer.Option(min=2, help="Independent replicas.")] = 100,
     seed: Seed = 0,
+    overwrite: Overwrite = False,
 ) -> None:
     """Learn the weights of formulas by likelihood.
 
@@ -66,6 +67,7 @@ def learn(
     target = output or model.with_name(f"{model.stem}-learned.mln")
     if target.suffix.lower() != ".mln":
         raise InputError(f"learned formulas are written to a .mln file, but not to {target}.")
+    check_output(target, overwrite, [model, data])
     space, worlds = read_db(data, program.language, program.domain)
     typer.echo(f"{len(worlds):,} worlds; {space.measure}", err=True)
     with bar("learning") as tell:

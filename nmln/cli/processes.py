@@ -17,7 +17,7 @@ import typer
 import nmln
 from nmln.cli.common import fail, silence_processes, something_said
 from nmln.files import InterruptedRunError
-from nmln.memory import refuse_size, told
+from nmln.memory import refuse_size
 from nmln.signals import LAUNCHER, PRIVATE_FOLDER, STOPPING, handling, raising
 
 _EXPLAINED = (2, 130)  # how a process leaves that has said itself what is wrong
@@ -36,6 +36,11 @@ def alone() -> bool:
 
 def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_processes(count: int) -> None:
+    """Refuse more processes than the memory can hold: a received configuration may name any number."""
+    refuse_size(count * _PROCESS, f"a command in {count:,} processes", "Take fewer (--processes).")
 
 
 @contextmanager
@@ -66,9 +71,7 @@ def start_processes(
     the command `again`, or by resuming the training in the folder. Processes that share nothing need no
     `rendezvous` and then open no port.
     """
-    refuse_size(
-        count * _PROCESS, f"working in {told(count)} processes", "Take fewer of them (--processes)."
-    )
+    check_processes(count)
     words = ["-m", "nmln", *(sys.argv[1:] if arguments is None else arguments)]
     asked: list[int] = []
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmln.cli.common import Output, Seed, Seeds, one_thread, progress
-from nmln.cli.processes import cores
+from nmln.cli.processes import check_processes, cores
 from nmln.files import InputError
 
 if TYPE_CHECKING:
@@ -195,6 +195,7 @@ def n_queens(
             f"--seed {seed}",
         ]
     )
+    check_processes(processes)
     with progress("n queens", settings.ticks) as tick:
         outcome = experiment.run(settings, output, tick, processes or cores(), command)
     for one in outcome.compared:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmln.cli.common import Seed, one_thread, settings_in, spinner, told_dropped
-from nmln.cli.processes import cores, start_processes, stoppable
+from nmln.cli.processes import check_processes, cores, start_processes, stoppable
 from nmln.files import InterruptedRunError
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def run(
     )
     folder = output or Path("runs") / _name(data, size)
     command = shlex.join(["nmln", *sys.argv[1:]])
+    check_processes(processes)
     with _kept(command), stoppable(command), ExitStack() as held:
         settings = _prepare(folder, settings, held)
         config = settings.config()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmln.cli.common import Seed, one_thread, progress
-from nmln.cli.processes import alone, cores, start_processes, stoppable
+from nmln.cli.processes import alone, check_processes, cores, start_processes, stoppable
 from nmln.files import InputError
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ def sample(
         _join(opened, output, parts_in or [], overwrite)
         return
     chosen = None if part is None else read_part(part)
+    check_processes(processes)
     processes = processes or (cores() if opened.kind == "molecules" else 1)
     _draw(opened, None if resume else wish, output, chosen, processes, overwrite)
 

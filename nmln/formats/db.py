@@ -15,7 +15,7 @@ from jaxtyping import Integer
 from torch import Tensor
 
 from nmln.evidence import Evidence, VirtualEvidence
-from nmln.files import InputError, read_lines, write_lines
+from nmln.files import InputError, placed, read_lines, write_lines
 from nmln.formats.grammar import parse
 from nmln.language import STRING_PATTERN, Domain, Language, predicate
 from nmln.logic import Literal
@@ -104,7 +104,8 @@ def infer_language(worlds: Sequence[Facts], sort: str = "constant") -> Language:
                     facts.source,
                     facts.lines[row],
                 )
-    return Language(*(predicate(name, *[sort] * arity) for name, arity in arities.items()))
+    with placed(worlds[0].source if worlds else None):
+        return Language(*(predicate(name, *[sort] * arity) for name, arity in arities.items()))
 
 
 def infer_domain(

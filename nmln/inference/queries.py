@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 import torch
 from jaxtyping import Bool, Integer
@@ -21,6 +22,7 @@ from nmln.logic import (
     free_variables,
     substitute,
 )
+from nmln.memory import told
 from nmln.potentials.grounding import Grounding
 from nmln.space import Space
 from nmln.worlds import ground_atoms, locate
@@ -84,10 +86,14 @@ def read_queries(text: str, space: Space) -> list[Query]:
         for query in _read(part, space):
             found.setdefault(query.text, query)
             if len(found) > _MOST:
-                raise InputError(
-                    f"the query stands for more than {_MOST:,} atoms. Ask for fewer at a time."
-                )
+                raise _too_many(f"more than {_MOST:,}")
     return list(found.values())
+
+
+def _too_many(count: str) -> InputError:
+    return InputError(
+        f"the query stands for {count} atoms or formulas. Ask for at most {_MOST:,} at a time."
+    )
 
 
 def _split(text: str) -> list[str]:
@@ -122,6 +128,9 @@ def _read(text: str, space: Space) -> Iterator[Query]:
         )
     constants = {**space.domain, **space.language.value_sorts}
     variables = free_variables(weighted.formula)
+    count = prod(len(constants[variable.sort]) for variable in variables)
+    if count > _MOST:  # told before they are written out
+        raise _too_many(told(count))
     for chosen in product(*(constants[variable.sort] for variable in variables)):
         terms: dict[str, Term] = {
             variable.name: Constant(name, variable.sort)

@@ -164,7 +164,8 @@ class Training:
         mean = float(torch.stack(self.losses).mean())
         if mean != mean:
             raise DivergedError(
-                f"the loss must stay a number, but is NaN after epoch {epoch}. Use a smaller --rate."
+                f"the loss must stay a number, but is NaN after epoch {epoch}. Use a smaller --rate or "
+                "--penalty."
             )
         late = time.perf_counter() - started > settings.minutes * 60
         last = late or epoch == settings.epochs

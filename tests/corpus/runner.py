@@ -138,6 +138,11 @@ def fill(path: Path, before: str, text: str, times: int, after: str = "") -> Non
     write(path, before + text * times + after)
 
 
+def rows(path: Path, text: str, count: int) -> None:
+    """Numbered lines."""
+    write(path, "".join(text.replace("{}", str(number)) + "\n" for number in range(count)))
+
+
 def link(path: Path, target: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(target.replace("{here}", str(path.parent)))
@@ -156,6 +161,7 @@ STEPS: dict[str, Callable[..., object]] = {
     "bytes": lambda path, text: write(path, "") or path.write_bytes(bytes.fromhex(text)),
     "append": lambda path, text: path.write_bytes(path.read_bytes() + text.encode()),
     "fill": fill,
+    "rows": rows,
     "set": change,
     "drop": drop,
     "replace": replace,
