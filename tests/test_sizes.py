@@ -21,6 +21,7 @@ from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.potential import Shape
 from nmln.knowledge.sizes import expected_bytes
 from nmln.knowledge.training import Settings
+from nmln.ladders import Temperatures
 from nmln.language import Language, predicate
 from nmln.logic import DEEPEST, Atom, Not, Variable, WeightedFormula, nesting
 from nmln.memory import is_out_of_memory, machine_memory, refuse_size, told_bytes
@@ -31,7 +32,6 @@ from nmln.potentials.formula import FormulaPotential
 from nmln.potentials.fragment import FragmentPotential
 from nmln.potentials.function import OneHotPotential
 from nmln.potentials.independent import IndependentPotential
-from nmln.potentials.tempered import Temperatures
 from nmln.space import Space
 from nmln.training.sizes import check_model, check_training, fewest_parameters
 from nmln.training.trainer import Trainer

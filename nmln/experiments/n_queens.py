@@ -27,7 +27,7 @@ from nmln.experiments.n_queens_runs import (
 )
 from nmln.experiments.queens import attacked, board_space, boards_of, solved_boards
 from nmln.files import plain, write_lines
-from nmln.noise import Ladder
+from nmln.ladders import Ladder
 from nmln.report.figures import COLOURS, curve, draw
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from torch import Generator, Tensor
 from nmln.experiments.intervals import Interval, bootstrap
 from nmln.files import InputError, write_lines
 from nmln.kernels.metropolis import Metropolis
+from nmln.ladders import Ladder, Temperatures
 from nmln.language import Language, predicate
-from nmln.noise import Ladder
 from nmln.potentials.base import BasePotential
 from nmln.potentials.function import ValuesPotential
-from nmln.potentials.tempered import Temperatures, TemperedPotential
+from nmln.potentials.tempered import TemperedPotential
 from nmln.report.figures import COLOURS, curve, draw
 from nmln.sampler import sample
 from nmln.space import Space

@@ -18,9 +18,10 @@ from torch import Generator, Tensor
 from nmln.experiments.intervals import Interval, bootstrap, mean
 from nmln.files import InputError, write_lines
 from nmln.kernels.moves import accept
+from nmln.ladders import Temperatures
 from nmln.language import Attribute, Language
 from nmln.potentials.function import ValuesPotential
-from nmln.potentials.tempered import Temperatures, TemperedPotential
+from nmln.potentials.tempered import TemperedPotential
 from nmln.report.figures import COLOURS, draw
 from nmln.sampler import sample
 from nmln.space import Space

@@ -11,7 +11,8 @@ import torch
 from nmln.files import write_lines
 from nmln.formats.db import format_worlds, read_db, write_db
 from nmln.formats.mln import Program, read_mln
-from nmln.noise import Ladder, acceptance_bound
+from nmln.ladders import Ladder
+from nmln.noise import acceptance_bound
 from nmln.potentials.formula import FormulaPotential
 from nmln.space import Space
 from nmln.types import Worlds
