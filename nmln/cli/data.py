@@ -15,10 +15,10 @@ from nmln.cli.processes import cores
 from nmln.files import InputError, InterruptedRunError
 
 if TYPE_CHECKING:
+    from nmln.dropped import Dropped
+    from nmln.experiments.corruption import CorruptionResult
     from nmln.molecules.downloads import Fetched, Selected
     from nmln.molecules.smiles_files import Watch
-    from nmln.molecules.tally import Dropped
-    from nmln.workflow import Outcome
 
 data = typer.Typer(help="Look at data files, and fetch public sets.", no_args_is_help=True)
 
@@ -255,10 +255,10 @@ def corrupt(
     Corrupts it at every level of a ladder, and compares what happened with the exact expectation. Writes
     levels.csv, summary.json and corrupted.db.
     """
-    from nmln import workflow
+    from nmln.experiments import corruption
 
     one_thread()
-    _show_outcome(workflow.corrupt_builtin(output, _parse_rates(rates), copies, seed))
+    _show_corruption(corruption.run(output, _parse_rates(rates), copies, seed))
 
 
 def _parse_rates(text: str) -> tuple[float, ...]:
@@ -270,7 +270,7 @@ def _parse_rates(text: str) -> tuple[float, ...]:
         ) from None
 
 
-def _show_outcome(outcome: "Outcome") -> None:
+def _show_corruption(outcome: "CorruptionResult") -> None:
     from rich.columns import Columns
     from rich.console import Console
     from rich.panel import Panel

@@ -21,11 +21,11 @@ from urllib.parse import urlsplit
 
 import pooch
 
+from nmln.dropped import DropCounter, Dropped
 from nmln.files import InputError, check_readable, only_one, write_atomically, write_lines
 from nmln.molecules.chemistry import Refusal
 from nmln.molecules.resuming import InterruptedDownloadError, Resuming, UnreachableError
 from nmln.molecules.smiles_files import Watch, parse_stream, stream_smiles
-from nmln.molecules.tally import Dropped, Tally
 
 CACHE, MIRROR = "NMLN_CACHE", "NMLN_MIRROR"
 ELEMENTS = frozenset(("C", "N", "O", "F", "P", "S", "Cl", "I"))
@@ -214,7 +214,7 @@ def select(
         return Selected(path, sum(1 for _ in stream_smiles(path)))
     if found is None or not raw.exists():
         return None
-    tally = Tally()
+    tally = DropCounter()
     kept, lines = _filtered(raw, size, processes, watch, tally)
     if not kept:
         path.unlink(missing_ok=True)  # out of an older file
@@ -237,7 +237,7 @@ _HYDROGEN = re.compile(r"\[\d*HH?(?:[+-]+\d*)?(?::\d+)?\]")
 
 
 def _filtered(
-    raw: Path, size: int, processes: int, watch: Watch | None, tally: Tally
+    raw: Path, size: int, processes: int, watch: Watch | None, tally: DropCounter
 ) -> tuple[set[str], int]:
     lines = 0
 

@@ -11,9 +11,9 @@ import torch
 
 from nmln import checkpoint
 from nmln.config import Config, DataConfig, configure
+from nmln.dropped import Dropped
 from nmln.files import InputError, refuse_links, write_lines
 from nmln.model import Model
-from nmln.molecules.tally import Dropped
 from nmln.workflow import sources
 from nmln.workflow.folders import HEAD, SPLIT, foreign, refuse_foreign, resuming, writing
 from nmln.workflow.sources import Source

@@ -14,8 +14,8 @@ import typer
 
 from nmln.cli.common import settings_in
 from nmln.cli.run import _kept, _show
+from nmln.evaluation import Estimate
 from nmln.files import InputError, InterruptedRunError
-from nmln.molecules.levels import Estimate
 from nmln.workflow import generation, main_job, sampling, training
 from nmln.workflow.main_report import _table
 from nmln.workflow.rows import read_rows
