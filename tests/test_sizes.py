@@ -36,7 +36,7 @@ from nmln.space import Space
 from nmln.training.sizes import check_model, check_training, fewest_parameters
 from nmln.training.trainer import Trainer
 from nmln.training.weights import Recipe, learn_weights
-from nmln.workflow.likelihood import estimate_log_z
+from nmln.workflow.likelihood import log_z_of
 from tests.knowledge.families import write_family
 
 LANGUAGE = Language(predicate("p", "n"), predicate("q", "n", "n"))
@@ -204,7 +204,7 @@ def learn_with(chains: int) -> object:
             TRILLION,
             Generator(),
         ),
-        lambda: estimate_log_z(
+        lambda: log_z_of(
             Model.build(SPACE, SPACE.enumerate()[:5], SMALL), SPACE.enumerate()[:5], sweeps=TRILLION
         ),
     ],

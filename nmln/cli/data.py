@@ -16,7 +16,7 @@ from nmln.files import InputError, InterruptedRunError
 
 if TYPE_CHECKING:
     from nmln.dropped import Dropped
-    from nmln.experiments.corruption import CorruptionResult
+    from nmln.experiments.corruption import CorruptionOutcome
     from nmln.molecules.downloads import Fetched, Selected
     from nmln.molecules.smiles_files import Watch
 
@@ -270,7 +270,7 @@ def _parse_rates(text: str) -> tuple[float, ...]:
         ) from None
 
 
-def _show_corruption(outcome: "CorruptionResult") -> None:
+def _show_corruption(outcome: "CorruptionOutcome") -> None:
     from rich.columns import Columns
     from rich.console import Console
     from rich.panel import Panel

@@ -32,7 +32,7 @@ class CorruptedLevel:
 
 
 @dataclass(frozen=True)
-class CorruptionResult:
+class CorruptionOutcome:
     """The corrupted world with its statistics at every level, and the files that were written."""
 
     program: Program
@@ -51,7 +51,7 @@ def builtin(name: str) -> tuple[Program, Space, Worlds]:
     return program, space, worlds
 
 
-def run(output: Path, rates: tuple[float, ...], copies: int, seed: int) -> CorruptionResult:
+def run(output: Path, rates: tuple[float, ...], copies: int, seed: int) -> CorruptionOutcome:
     """Corrupt the built-in world at every rate and write the statistics to the folder `output`.
 
     Args:
@@ -80,7 +80,7 @@ def run(output: Path, rates: tuple[float, ...], copies: int, seed: int) -> Corru
     }
     write_lines(output / "summary.json", [json.dumps(summary, indent=2)])
     written = tuple(output / name for name in ("corrupted.db", "levels.csv", "summary.json"))
-    return CorruptionResult(program, space, worlds[0], levels, corrupted[:, 0], written)
+    return CorruptionOutcome(program, space, worlds[0], levels, corrupted[:, 0], written)
 
 
 def _measure(

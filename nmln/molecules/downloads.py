@@ -37,7 +37,7 @@ ELEMENTS = frozenset(("C", "N", "O", "F", "P", "S", "Cl", "I"))
 
 
 @dataclass(frozen=True)
-class Source:
+class PublicSource:
     """A public file of molecules: its address, hash, size and licence."""
 
     name: str
@@ -72,7 +72,7 @@ class Source:
 SOURCES = {
     source.name: source
     for source in (
-        Source(
+        PublicSource(
             "qm9",
             "QM9, as a table by MoleculeNet",
             "https://deepchemdata.s3-us-west-1.amazonaws.com/datasets/qm9.csv",
@@ -80,7 +80,7 @@ SOURCES = {
             30,
             "CC0 (the figshare deposit of Ramakrishnan et al. 2014)",
         ),
-        Source(
+        PublicSource(
             "zinc250k",
             "ZINC250k, of the repository aspuru-guzik-group/chemical_vae",
             "https://raw.githubusercontent.com/aspuru-guzik-group/chemical_vae/"
@@ -90,7 +90,7 @@ SOURCES = {
             23,
             "Apache-2.0 (the repository); ZINC is free to use, large parts not to be passed on",
         ),
-        Source(
+        PublicSource(
             "moses",
             "MOSES, of the repository molecularsets/moses",
             "https://media.githubusercontent.com/media/molecularsets/moses/master/data/dataset_v1.csv",
@@ -98,7 +98,7 @@ SOURCES = {
             84,
             "MIT (the repository); molecules from ZINC",
         ),
-        Source(
+        PublicSource(
             "chembl",
             "ChEMBL 36, by EMBL-EBI",
             "https://ftp.ebi.ac.uk/pub/databases/chembl/ChEMBLdb/releases/chembl_36/"
@@ -116,7 +116,7 @@ SOURCES = {
 class Fetched:
     """A file in the cache; `known` says whether its hash was known before, or is recorded only now."""
 
-    source: Source
+    source: PublicSource
     path: Path
     sha256: str
     known: bool
@@ -134,7 +134,7 @@ class Selected:
     seconds: float | None = None
 
 
-def source_named(name: str) -> Source:
+def source_named(name: str) -> PublicSource:
     """The source of this name; upper and lower case are the same."""
     if name.lower() not in SOURCES:
         raise InputError(
@@ -151,7 +151,7 @@ def cache_folder() -> Path:
 
 
 def fetch(
-    source: Source,
+    source: PublicSource,
     url: str | None = None,
     sha256: str | None = None,
     watch: Watch | None = None,
@@ -201,7 +201,7 @@ def fetch(
 
 
 def select(
-    source: Source, size: int, processes: int = 1, watch: Watch | None = None
+    source: PublicSource, size: int, processes: int = 1, watch: Watch | None = None
 ) -> Selected | None:
     """The molecules of one size from the file in the cache; None if there is neither set nor file.
 
@@ -295,7 +295,7 @@ def _pack(path: Path, lines: list[str]) -> None:
 
 
 def _download(
-    source: Source,
+    source: PublicSource,
     path: Path,
     address: str,
     expected: str | None,
@@ -342,7 +342,7 @@ def _download(
     os.replace(unchecked, path)
 
 
-def _flaw(path: Path, source: Source, watch: Watch | None) -> str | None:
+def _flaw(path: Path, source: PublicSource, watch: Watch | None) -> str | None:
     """The reason why a file is not the whole table of a source; None if it is. Reads all of it."""
     column, size = source.column, path.stat().st_size
     begins = f"it begins with {printable(_first_line(path), 60)!r}"
@@ -430,6 +430,6 @@ def _checked_form(sha256: str | None) -> str | None:
     return sha256.lower() if sha256 else None
 
 
-def _mirrored(source: Source) -> str:
+def _mirrored(source: PublicSource) -> str:
     mirror = os.environ.get(MIRROR)
     return f"{mirror.rstrip('/')}/{source.file}" if mirror else source.url

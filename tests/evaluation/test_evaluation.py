@@ -178,7 +178,7 @@ def test_impossible_counts_are_refused() -> None:
         Counts({"a": 5}, 4)
     with pytest.raises(InputError, match="Put it into a list"):
         recall_curve(["a"], "abc")
-    with pytest.raises(InputError, match="at least one string each, got . and 0"):
+    with pytest.raises(InputError, match="at least one string each, got 1 and 0"):
         evaluate(["a"], ["a"], [])
     with pytest.raises(InputError, match="7 cannot be drawn from 2 valid samples"):
         expected_unique(Counts.of(["a", "b"]), 7)
