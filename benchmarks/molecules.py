@@ -31,7 +31,7 @@ from benchmarks.ratios import Ratio, report
 from benchmarks.string_models import BATCH, Writer, train
 from nmln import checkpoint
 from nmln.config import DataConfig
-from nmln.evaluation import Tally
+from nmln.evaluation import SampleCounter
 from nmln.files import InputError, write_lines
 from nmln.model import Model
 from nmln.molecules.chemistry import Molecule, parse_all
@@ -87,7 +87,7 @@ class Strings:
     size: int
     rng: Generator = field(default_factory=lambda: Generator().manual_seed(0))
     watch: Stopwatch = field(default_factory=Stopwatch)
-    tally: Tally = field(default_factory=Tally)
+    tally: SampleCounter = field(default_factory=SampleCounter)
     known: dict[str, str | None] = field(default_factory=dict)  # as our decoder remembers worlds
 
     def write(self, count: int) -> None:

@@ -3,8 +3,8 @@
 import torch
 from torch import Generator, Tensor
 
+from nmln.ladders import Ladder
 from nmln.language import Attribute, Language
-from nmln.noise import Ladder
 from nmln.space import Space
 
 BONDS = ("none", "single", "double", "triple")

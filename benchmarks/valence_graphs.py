@@ -17,8 +17,8 @@ from nmln.exchange import start_walkers
 from nmln.kernels.combined import Composition
 from nmln.kernels.gibbs import Gibbs
 from nmln.kernels.gradient import GibbsWithGradients
+from nmln.ladders import Ladder
 from nmln.language import Attribute, Language
-from nmln.noise import Ladder
 from nmln.potentials.graph import GraphPotential
 from nmln.recording import Statistic
 from nmln.sampler import advance

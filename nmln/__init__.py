@@ -25,7 +25,7 @@ _HOMES = {
     "Conditional": "inference",
     "Plan": "inference",
     "ColouredGibbs": "kernels.coloured",
-    "Ladder": "noise",
+    "Ladder": "ladders",
     "corrupt": "noise",
     "uniform": "noise",
     "FormulaPotential": "potentials.formula",
@@ -52,7 +52,7 @@ _HOMES = {
     "Composition": "kernels.combined",
     "sample": "sampler",
     "snapshot": "sampler",
-    "Temperatures": "potentials.tempered",
+    "Temperatures": "ladders",
     "Metropolis": "kernels.metropolis",
     "BalancedMetropolis": "kernels.balanced",
     "Lazy": "kernels.combined",
@@ -119,6 +119,8 @@ if TYPE_CHECKING:
     from nmln.kernels.path import PathAuxiliary as PathAuxiliary
     from nmln.knowledge.data import KnowledgeBase as KnowledgeBase
     from nmln.knowledge.potential import KnowledgePotential as KnowledgePotential
+    from nmln.ladders import Ladder as Ladder
+    from nmln.ladders import Temperatures as Temperatures
     from nmln.language import Attribute as Attribute
     from nmln.language import Language as Language
     from nmln.language import predicate as predicate
@@ -126,7 +128,6 @@ if TYPE_CHECKING:
     from nmln.logic import Literal as Literal
     from nmln.model import Model as Model
     from nmln.molecules.datasets import Molecules as Molecules
-    from nmln.noise import Ladder as Ladder
     from nmln.noise import corrupt as corrupt
     from nmln.noise import noised as noised
     from nmln.noise import uniform as uniform
@@ -141,7 +142,6 @@ if TYPE_CHECKING:
     from nmln.potentials.image import ImagePotential as ImagePotential
     from nmln.potentials.pieces import PiecesPotential as PiecesPotential
     from nmln.potentials.quantified import QuantifiedPotential as QuantifiedPotential
-    from nmln.potentials.tempered import Temperatures as Temperatures
     from nmln.potentials.tempered import TemperedPotential as TemperedPotential
     from nmln.potentials.total import TotalPotential as TotalPotential
     from nmln.recording import Recorder as Recorder

@@ -9,8 +9,7 @@ import torch
 from nmln.diagnostics import suggested_levels
 from nmln.files import InputError
 from nmln.kernels.combined import Composition, Lazy, Mixture, simple_kernels
-from nmln.noise import Ladder
-from nmln.potentials.tempered import Temperatures
+from nmln.ladders import Ladder, LadderLike, Temperatures
 from nmln.types import Info, Kernel, Tunable, Tuning
 
 ACCEPTANCE = (
@@ -87,7 +86,7 @@ class Proposal:
 
 
 def equal_rejection(
-    ladder: Ladder | Temperatures, rejections: Sequence[float], levels: int | None = None
+    ladder: LadderLike, rejections: Sequence[float], levels: int | None = None
 ) -> Proposal:
     """Place levels so that every pair of neighbours is expected to reject alike.
 
@@ -108,19 +107,11 @@ def equal_rejection(
     count = suggested_levels(barrier) if levels is None else levels
     if count < 2:
         raise InputError(f"a ladder to exchange on has at least 2 levels, not {count}.")
-    places = np.array([_place(ladder, rate) for rate in ladder])
+    places = np.array([ladder.coordinate(rate) for rate in ladder])
     # A pair that never rejects still has a length, or its levels would have no order.
     running = np.concatenate([[0.0], np.cumsum(rejected + 1e-6)])
     wanted = np.linspace(0, running[-1], count)
     found = np.interp(wanted, running, places)
-    rates = [_rate(ladder, place) for place in found]
+    rates = [ladder.rate_at(place) for place in found]
     rates[0], rates[-1] = ladder.rates[0], ladder.rates[-1]
     return Proposal(tuple(rates), barrier, suggested_levels(barrier), barrier / (count - 1))
-
-
-def _place(ladder: Ladder | Temperatures, rate: float) -> float:
-    return rate**0.5 if isinstance(ladder, Ladder) else 1 / rate
-
-
-def _rate(ladder: Ladder | Temperatures, place: float) -> float:
-    return float(place**2 if isinstance(ladder, Ladder) else 1 / place)

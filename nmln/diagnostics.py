@@ -11,8 +11,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from nmln.files import InputError
-from nmln.noise import Ladder
-from nmln.potentials.tempered import Temperatures
+from nmln.ladders import LadderLike, ladder_of_kind
 from nmln.recording import Recorder, Recording
 
 if TYPE_CHECKING:
@@ -94,9 +93,7 @@ class Diagnostics:
         return to_arviz(self.recording)
 
 
-def diagnose(
-    recorded: Recorder | Recording, ladder: Ladder | Temperatures | None = None
-) -> Diagnostics:
+def diagnose(recorded: Recorder | Recording, ladder: LadderLike | None = None) -> Diagnostics:
     """Turn what a recorder kept into diagnostics; with the ladder, sentences name rates to insert."""
     recording = recorded.recording() if isinstance(recorded, Recorder) else recorded
     levels, chains = recording.restarts.shape
@@ -121,7 +118,7 @@ def diagnose(
         score_evaluations=recording.evaluations.scores,
         slope_evaluations=recording.evaluations.slopes,
         rates=None if ladder is None else ladder.rates,
-        ladder="" if ladder is None else "noise" if isinstance(ladder, Ladder) else "temperature",
+        ladder="" if ladder is None else ladder.kind,
         acceptance={
             name: tuple(row.tolist()) for name, row in zip(names, recording.acceptance, strict=True)
         },
@@ -258,7 +255,7 @@ def suggested_levels(barrier: float) -> int:
     return max(2, ceil(2 * barrier) + 1) if barrier > 0 else 2
 
 
-def between(ladder: Ladder | Temperatures, pair: int) -> float:
+def between(ladder: LadderLike, pair: int) -> float:
     """Where a level between a pair of neighbours belongs, if nothing is known of what lies between.
 
     The geometric mean of the two; next to a target without corruption, a quarter of the rate.
@@ -285,7 +282,7 @@ class Gap:
 
 def gaps(
     rejections: Sequence[float],
-    ladder: Ladder | Temperatures | None = None,
+    ladder: LadderLike | None = None,
     most: float = 0.9,
 ) -> list[Gap]:
     """The pairs that need a level between them, worst first.
@@ -353,7 +350,5 @@ def _journeys(found: Diagnostics) -> list[str]:
     return []
 
 
-def _ladder(found: Diagnostics) -> Ladder | Temperatures | None:
-    if found.rates is None:
-        return None
-    return Ladder(found.rates) if found.ladder == "noise" else Temperatures(found.rates)
+def _ladder(found: Diagnostics) -> LadderLike | None:
+    return None if found.rates is None else ladder_of_kind(found.ladder, found.rates)

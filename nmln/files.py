@@ -36,7 +36,8 @@ class InputError(ValueError):
     """What the user gave cannot be used; the message says where, what and the cure, in one line.
 
     `source`, `line` and `column` (counted from 1) are set where the input came from a file,
-    `index` where one item of a sequence is to blame, `token` where one name in it is.
+    `index` where one item of a sequence is to blame, `token` where one name in it is. `kind` is for
+    programs: a word for what is wrong, so that no code reads the message.
     """
 
     def __init__(
@@ -47,13 +48,15 @@ class InputError(ValueError):
         column: int | None = None,
         index: int | None = None,
         token: str | None = None,
+        *,
+        kind: str = "value",
     ) -> None:
         message = one_line(message)
         named = None if source is None else one_line(source)
         place = ":".join(str(part) for part in (named, line, column) if part is not None)
         super().__init__(f"{place}: {message}" if place else message)
         self.message, self.source, self.line, self.column = message, source, line, column
-        self.index, self.token = index, token
+        self.index, self.token, self.kind = index, token, kind
 
     def at(self, source: str, line: int | None = None, text: str = "") -> "InputError":
         """The same complaint, placed in a file; `text` begins at `line` and shows the column."""
@@ -62,7 +65,7 @@ class InputError(ValueError):
             before = text[: found.start()]
             line = None if line is None else line + before.count("\n")
             column = len(before) - before.rfind("\n")
-        return InputError(self.message, source, line, column)
+        return InputError(self.message, source, line, column, kind=self.kind)
 
 
 @contextmanager

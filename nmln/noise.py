@@ -5,9 +5,6 @@ other allowed categories, all equally likely. For two categories this is the bit
 """
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 
 import torch
@@ -26,55 +23,25 @@ _SPARSE = 0.07  # below this rate it is cheaper to draw which groups change than
 
 
 class NoiseWarning(UserWarning):
-    """A corruption rate that is lawful but hardly what was meant."""
-
-
-@dataclass(frozen=True)
-class Ladder:
-    """Corruption rates, noisiest first, target last."""
-
-    rates: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rates", tuple(map(float, self.rates)))
-        if not self.rates:
-            raise InputError("a ladder needs at least one corruption rate: Ladder((0.1, 0.01)).")
-        for level, rate in enumerate(self.rates):
-            _check_rate(rate, f"the corruption rate of level {level}")
-        for level, (above, below) in enumerate(pairwise(self.rates)):
-            if above <= below:
-                cure = tuple(sorted(set(self.rates), reverse=True))
-                raise InputError(
-                    f"corruption rates must fall from level to level, but level {level} has {above} "
-                    f"and level {level + 1} has {below}. Sort them with Ladder({cure})."
-                )
-
-    def __len__(self) -> int:
-        return len(self.rates)
-
-    def __iter__(self) -> Iterator[float]:
-        return iter(self.rates)
-
-    def corrupt(
-        self,
-        space: Space,
-        worlds: Integer[Tensor, "chains groups"],
-        rng: Generator,
-        evidence: Evidence | None = None,
-    ) -> Values:
-        """A corrupted copy of every world at every level."""
-        return torch.stack([corrupt(space, worlds, rate, rng, evidence) for rate in self.rates])
+    """A corruption rate that is allowed but probably a mistake: it is noisier than uniform."""
 
 
 def corrupt(
     space: Space, values: Worlds, rate: float, rng: Generator, evidence: Evidence | None = None
 ) -> Worlds:
-    """A corrupted copy of worlds; observed groups are left alone.
+    """A corrupted copy of worlds; observed groups stay as they are.
 
-    Costs about one uniform number per group, and far less at small rates, where the number of
-    changes is what is paid for. The worlds must agree with the evidence.
+    Costs about one uniform number per group, and far less at small rates, where the cost is
+    proportional to the number of changes.
+
+    Args:
+        space: the space of the worlds.
+        values: the worlds to corrupt; they must agree with the evidence.
+        rate: the probability that a free group changes.
+        rng: the generator that all random numbers are drawn from.
+        evidence: the categories that are allowed; without it, all of them.
     """
-    _check_rate(rate, "a corruption rate")
+    check_rate(rate, "a corruption rate")
     if values.shape[-1] != space.groups:
         raise InputError(
             f"worlds of this space have {space.groups} groups, but these have {values.shape[-1]}."
@@ -105,10 +72,18 @@ def refuse_chains(space: Space, levels: int, chains: int) -> None:
 def uniform(
     space: Space, levels: int, chains: int, rng: Generator, evidence: Evidence | None = None
 ) -> Values:
-    """Worlds in which every allowed category of a group is equally likely: pure noise to start from."""
+    """Worlds in which every allowed category of a group is equally likely: pure noise to start from.
+
+    Args:
+        space: the space of the worlds.
+        levels: the number of levels.
+        chains: the number of chains at each level.
+        rng: the generator that all random numbers are drawn from.
+        evidence: the categories that are allowed; without it, all of them.
+    """
     if levels < 1 or chains < 1:
         raise InputError(
-            f"there is at least one level and one chain, not {levels} levels of {chains} chains."
+            f"there must be at least one level and one chain, got {levels} levels of {chains} chains."
         )
     rules = evidence or Evidence.none(space)
     counts = _counts(space, rules).to(rng.device)
@@ -172,9 +147,9 @@ def _change_many(
     rng: Generator,
     evidence: Evidence | None,
 ) -> None:
-    """Ask every group: a uniform number u moves it on by 1 + floor(u (k-1) / rate), at most by k.
+    """Visit every group: a uniform number u shifts it by 1 + floor(u (k-1) / rate), at most by k.
 
-    Moving on by k among k categories is staying, which happens with probability 1 - rate.
+    A shift by k among k categories keeps the category, which happens with probability 1 - rate.
     """
     device = worlds.device
     sizes = space.sizes
@@ -182,7 +157,7 @@ def _change_many(
     least = torch.zeros(space.groups)
     partly = torch.zeros(0, dtype=torch.int64)
     if evidence is not None:
-        least[~evidence.free] = 1e30  # an observed group always moves on by all of its categories
+        least[~evidence.free] = 1e30  # an observed group is always shifted by all of its categories
         partly = torch.nonzero(evidence.free & (counts < sizes)).flatten()
     fits = worlds.dtype == torch.uint8 and int(sizes.max()) <= 128
     small = torch.uint8 if fits else torch.int32
@@ -251,14 +226,21 @@ def noised(
 ) -> Float64[Tensor, " worlds"]:
     """The distribution of a corrupted draw, exactly; worlds in the order of `enumerate`.
 
-    Applies the channel group by group, so that the cost is the number of worlds times the number of
+    The channel is applied group by group, so that the cost is the number of worlds times the number of
     groups, and the matrix is never built.
+
+    Args:
+        space: the space of the worlds.
+        probabilities: the distribution before corruption, one number per world.
+        rate: the probability that a free group changes.
+        evidence: the categories that are allowed; only worlds that agree with it are listed.
+        limit: the largest number of worlds that is accepted.
     """
     counts = _enumerable(space, evidence, rate, limit)
     if len(probabilities) != prod(counts):
         raise InputError(
-            f"a distribution over these worlds has {prod(counts):,} numbers, one for each, "
-            f"but {len(probabilities):,} were given."
+            f"a distribution over these worlds must have {prod(counts):,} numbers, one per world, "
+            f"got {len(probabilities):,}."
         )
     current = probabilities.to(torch.float64).reshape(-1)
     for count in counts:
@@ -273,12 +255,14 @@ def _counts(space: Space, evidence: Evidence | None) -> Int64[Tensor, " groups"]
     if evidence is None:
         return space.sizes
     if evidence.space != space:
-        raise InputError("this evidence is about another space. Make it with the space at hand.")
+        raise InputError(
+            "the evidence is about another space. Build it with the space of the worlds."
+        )
     return evidence.counts
 
 
 def _enumerable(space: Space, evidence: Evidence | None, rate: float, limit: int) -> list[int]:
-    _check_rate(rate, "a corruption rate")
+    check_rate(rate, "a corruption rate")
     _warn_if_noisier_than_uniform(_counts(space, evidence), rate)
     counts = _counts(space, evidence)
     if more_than(counts, limit):
@@ -290,7 +274,7 @@ def _enumerable(space: Space, evidence: Evidence | None, rate: float, limit: int
 
 
 def _group_channel(count: int, rate: float) -> Float64[Tensor, "before after"]:
-    """One group: stay with probability 1 - rate, else any other category alike."""
+    """One group: it keeps its category with probability 1 - rate; the others are equally likely."""
     if count == 1:
         return torch.ones(1, 1, dtype=torch.float64)
     channel = torch.full((count, count), rate / (count - 1), dtype=torch.float64)
@@ -310,7 +294,7 @@ def total_variation_bound(free_groups: int, rate: float, other: float) -> float:
     through one uniform number per group, and holds for groups of any number of categories.
     """
     for number in (rate, other):
-        _check_rate(number, "a corruption rate")
+        check_rate(number, "a corruption rate")
     return min(1.0, free_groups * abs(rate - other))
 
 
@@ -325,7 +309,8 @@ def acceptance_bound(free_groups: int, rate: float, other: float) -> float:
     return max(0.0, 1 - 2 * total_variation_bound(free_groups, rate, other))
 
 
-def _check_rate(rate: float, what: str) -> None:
+def check_rate(rate: float, what: str) -> None:
+    """Refuse a corruption rate that is not a probability; `what` names it in the message."""
     if not 0 <= rate <= 1:
         raise InputError(f"{what} must be between 0 and 1, but is {rate}. Give a probability.")
 

@@ -12,10 +12,11 @@ from nmln.kernels.combined import Composition, Lazy
 from nmln.kernels.gibbs import Gibbs, SystematicGibbs
 from nmln.kernels.langevin import DiscreteLangevin
 from nmln.kernels.path import PathAuxiliary
+from nmln.ladders import Ladder, Temperatures
 from nmln.language import Language, predicate
-from nmln.noise import Ladder, noised
+from nmln.noise import noised
 from nmln.potentials.function import OneHotPotential, TablePotential
-from nmln.potentials.tempered import Temperatures, TemperedPotential
+from nmln.potentials.tempered import TemperedPotential
 from nmln.recording import Recorder
 from nmln.sampler import sample
 from nmln.space import Space
@@ -145,26 +146,6 @@ def test_the_pair_that_needs_a_level_is_named_with_a_rate() -> None:
 def test_what_cannot_be_adapted_is_refused(rejections, levels, message: str) -> None:
     with pytest.raises(InputError, match=message):
         equal_rejection(Ladder((0.3, 0.1, 0.01)), rejections, levels)
-
-
-@pytest.mark.parametrize(
-    ("rates", "message"),
-    [
-        ((), "at least one temperature"),
-        ((1, 2), r"must fall .* Sort them with Temperatures\(\(2.0, 1.0\)\)"),
-        ((2, 0), "positive and finite, but level 1 has 0"),
-    ],
-)
-def test_temperatures_that_cannot_be_are_refused(rates, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Temperatures(rates)
-
-
-def test_geometric_temperatures() -> None:
-    assert Temperatures.geometric(4, 3).rates == pytest.approx((4, 2, 1))
-    assert Temperatures.geometric(4, 1).rates == (1.0,)
-    with pytest.raises(InputError, match="hottest is 1"):
-        Temperatures.geometric(1, 3)
 
 
 def test_a_table_of_the_wrong_size_is_refused() -> None:

@@ -19,8 +19,9 @@ from nmln.files import InputError
 from nmln.kernels.combined import Mixture
 from nmln.kernels.gibbs import Gibbs, SystematicGibbs
 from nmln.kernels.metropolised import MetropolisedGibbs
+from nmln.ladders import Ladder
 from nmln.language import Attribute, Language, predicate
-from nmln.noise import Ladder, noised
+from nmln.noise import noised
 from nmln.potentials.function import OneHotPotential, TablePotential
 from nmln.recording import Journeys, Recorder
 from nmln.report.summary import write_summary

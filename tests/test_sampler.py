@@ -16,9 +16,10 @@ from nmln.kernels.gibbs import Gibbs
 from nmln.kernels.gradient import GibbsWithGradients
 from nmln.kernels.langevin import DiscreteLangevin
 from nmln.kernels.metropolised import MetropolisedGibbs
+from nmln.ladders import Ladder
 from nmln.language import Attribute, Language, predicate
 from nmln.logic import Literal
-from nmln.noise import Ladder, noised
+from nmln.noise import noised
 from nmln.potentials.base import ScoreError
 from nmln.potentials.formula import FormulaPotential
 from nmln.potentials.function import OneHotPotential, TablePotential, ValuesPotential

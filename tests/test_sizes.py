@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from nmln.knowledge.sizes import expected_bytes
 from torch import Generator
 from typer.testing import CliRunner
 
@@ -19,7 +20,8 @@ from nmln.inference import Conditional, Plan
 from nmln.kernels.gibbs import Gibbs
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.potential import Shape
-from nmln.knowledge.settings import KnowledgeSettings, expected_bytes
+from nmln.knowledge.settings import KnowledgeSettings
+from nmln.ladders import Temperatures
 from nmln.language import Language, predicate
 from nmln.logic import DEEPEST, Atom, Not, Variable, WeightedFormula, nesting
 from nmln.memory import is_out_of_memory, machine_memory, refuse_size, told_bytes
@@ -30,8 +32,7 @@ from nmln.potentials.formula import FormulaPotential
 from nmln.potentials.fragment import FragmentPotential
 from nmln.potentials.function import OneHotPotential
 from nmln.potentials.independent import IndependentPotential
-from nmln.potentials.tempered import Temperatures
-from nmln.runs.likelihood import estimate_log_z
+from nmln.runs.likelihood import log_z_of
 from nmln.space import Space
 from nmln.training.sizes import check_model, check_training, fewest_parameters
 from nmln.training.trainer import Trainer
@@ -203,7 +204,7 @@ def learn_with(chains: int) -> object:
             TRILLION,
             Generator(),
         ),
-        lambda: estimate_log_z(
+        lambda: log_z_of(
             Model.build(SPACE, SPACE.enumerate()[:5], SMALL), SPACE.enumerate()[:5], sweeps=TRILLION
         ),
     ],

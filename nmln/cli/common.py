@@ -15,7 +15,7 @@ from nmln.files import InputError
 from nmln.signals import PRIVATE_FOLDER
 
 if TYPE_CHECKING:
-    from nmln.molecules.tally import Dropped
+    from nmln.dropped import Dropped
 
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Repeats a run exactly.")]
 Seeds = Annotated[int, typer.Option(min=2, max=10_000, help="Independent repetitions.")]

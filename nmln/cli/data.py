@@ -15,10 +15,10 @@ from nmln.cli.processes import check_processes, cores
 from nmln.files import InputError, InterruptedRunError
 
 if TYPE_CHECKING:
+    from nmln.dropped import Dropped
+    from nmln.experiments.corruption import CorruptionOutcome
     from nmln.molecules.downloads import Fetched, Selected
     from nmln.molecules.smiles_files import Watch
-    from nmln.molecules.tally import Dropped
-    from nmln.runs import Outcome
 
 _SHOWN = 200  # predicates of a table; drawing more takes minutes
 data = typer.Typer(help="Look at data files, and fetch public sets.", no_args_is_help=True)
@@ -259,10 +259,10 @@ def corrupt(
     Corrupts it at every level of a ladder, and compares what happened with the exact expectation. Writes
     levels.csv, summary.json and corrupted.db.
     """
-    from nmln import runs
+    from nmln.experiments import corruption
 
     one_thread()
-    _show_outcome(runs.corrupt_builtin(output, _parse_rates(rates), copies, seed))
+    _show_corruption(corruption.run(output, _parse_rates(rates), copies, seed))
 
 
 def _parse_rates(text: str) -> tuple[float, ...]:
@@ -274,7 +274,7 @@ def _parse_rates(text: str) -> tuple[float, ...]:
         ) from None
 
 
-def _show_outcome(outcome: "Outcome") -> None:
+def _show_corruption(outcome: "CorruptionOutcome") -> None:
     from rich.columns import Columns
     from rich.console import Console
     from rich.panel import Panel

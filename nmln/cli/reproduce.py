@@ -40,7 +40,7 @@ def toy_tracking(
     from nmln.experiments import toy_tracking as experiment
 
     one_thread()
-    settings = experiment.Settings(times=times, sweeps=sweeps, seeds=seeds, seed=seed)
+    settings = experiment.TrackingSettings(times=times, sweeps=sweeps, seeds=seeds, seed=seed)
     with progress("toy tracking", settings.ticks) as tick:
         outcome = experiment.run(settings, output, tick)
     main = outcome.comparisons[-1]
@@ -83,7 +83,7 @@ def two_peaks(
     from nmln.experiments import two_peaks as experiment
 
     one_thread()
-    settings = experiment.Settings(sweeps=sweeps, seeds=seeds, seed=seed)
+    settings = experiment.TwoPeaksSettings(sweeps=sweeps, seeds=seeds, seed=seed)
     with progress("two peaks", settings.ticks) as tick:
         outcome = experiment.run(settings, output, tick)
     table = Table("method", title="Two peaks (mean and 95 % interval over seeds)")
@@ -119,7 +119,9 @@ def matching(
     from nmln.experiments import matching as experiment
 
     one_thread()
-    settings = experiment.Settings(nodes=nodes, evaluations=evaluations, runs=runs, seed=seed)
+    settings = experiment.MatchingSettings(
+        nodes=nodes, evaluations=evaluations, runs=runs, seed=seed
+    )
     with progress("matching", settings.ticks) as tick:
         outcome = experiment.run(settings, output, tick)
     table = Table("method", title="Samples that obey (mean and 95 % interval over runs)")
@@ -171,10 +173,10 @@ def n_queens(
     from rich.table import Table
 
     from nmln.experiments import n_queens as experiment
-    from nmln.experiments.n_queens_runs import GRID, Settings
+    from nmln.experiments.n_queens_runs import GRID, QueensSettings
 
     one_thread()
-    settings = Settings.of(
+    settings = QueensSettings.of(
         budget,
         n=n,
         runs=runs,

@@ -19,7 +19,7 @@ from nmln.files import InterruptedRunError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from nmln.molecules.levels import Estimate
+    from nmln.evaluation import Estimate
     from nmln.runs.pipeline import Outcome, Settings
 
 _STAGES = 4

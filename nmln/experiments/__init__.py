@@ -1,1 +1,1 @@
-"""The figures and tables of the paper, one file each."""
+"""The figures and tables of the paper, and the demonstration of corruption, one file each."""

@@ -27,7 +27,7 @@ RATES = (0.2, 0.1, 0.05, 0.02, 0.0)
 
 
 @dataclass(frozen=True)
-class Settings:
+class MatchingSettings:
     """What is compared; the same for both methods but for the levels."""
 
     nodes: int = 8
@@ -67,7 +67,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MatchingOutcome:
     """Both methods side by side."""
 
     satisfied: dict[str, Interval]
@@ -80,7 +80,9 @@ class Outcome:
     written: tuple[Path, ...]
 
 
-def run(settings: Settings, output: Path, tick: Callable[[], None] | None = None) -> Outcome:
+def run(
+    settings: MatchingSettings, output: Path, tick: Callable[[], None] | None = None
+) -> MatchingOutcome:
     """Choose a learning rate for each method on one seed, then repeat with others."""
     start = time.perf_counter()
     tuning: list[Trained] = []
@@ -108,7 +110,7 @@ def run(settings: Settings, output: Path, tick: Callable[[], None] | None = None
     }
     difference = bootstrap(shares["noising"] - shares["single"], mean, rng)
     seconds = time.perf_counter() - start
-    outcome = Outcome(
+    outcome = MatchingOutcome(
         satisfied,
         changed,
         difference,
@@ -173,7 +175,7 @@ def obeys(space: Space, worlds: Integer[Tensor, "worlds groups"]) -> Tensor:
     return (degrees == 1).all(1)
 
 
-def settings_of(settings: Settings, method: str, rate: float, seed: int) -> Config:
+def settings_of(settings: MatchingSettings, method: str, rate: float, seed: int) -> Config:
     """The same network, kernel and optimiser; the chains are dealt out over the levels."""
     levels = len(RATES) if method == "noising" else 1
     return configure(
@@ -200,7 +202,7 @@ def settings_of(settings: Settings, method: str, rate: float, seed: int) -> Conf
     )
 
 
-def fit_and_sample(settings: Settings, method: str, rate: float, seed: int) -> Trained:
+def fit_and_sample(settings: MatchingSettings, method: str, rate: float, seed: int) -> Trained:
     """Train until the evaluations are used up, then sample from noise."""
     start = time.perf_counter()
     space = space_of(settings.nodes)

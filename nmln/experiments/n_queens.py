@@ -18,8 +18,8 @@ from nmln.experiments.n_queens_runs import (
     CROSSED,
     MEASURES,
     METHODS,
-    Run,
-    Settings,
+    QueensRun,
+    QueensSettings,
     comparisons,
     measure,
     play_all,
@@ -27,7 +27,7 @@ from nmln.experiments.n_queens_runs import (
 )
 from nmln.experiments.queens import attacked, board_space, boards_of, solved_boards
 from nmln.files import plain, write_lines
-from nmln.noise import Ladder
+from nmln.ladders import Ladder
 from nmln.report.figures import COLOURS, curve, draw
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Compared:
     """Both methods with one kernel; numbers are of the late samples, with intervals over the runs."""
 
     kernel: str
-    runs: dict[str, tuple[Run, ...]]  # by method, one of each seed
+    runs: dict[str, tuple[QueensRun, ...]]  # by method, one of each seed
     late: dict[str, dict[str, Interval]]  # by what generated and what was measured
     difference: dict[str, Interval]  # noising less tempering, of runs with the same seed
 
@@ -66,22 +66,22 @@ class Compared:
         return METHODS[int((difference.value < 0) != (what == "attacks"))]
 
 
-class Outcome(NamedTuple):
+class QueensOutcome(NamedTuple):
     """What the experiment found and where it put it."""
 
     compared: tuple[Compared, ...]  # one for each kernel
-    searched: tuple[Run, ...]  # for learning rates
+    searched: tuple[QueensRun, ...]  # for learning rates
     seconds: float
     written: tuple[Path, ...]
 
 
 def run(
-    settings: Settings,
+    settings: QueensSettings,
     output: Path,
     tick: Callable[[], None] = lambda: None,
     processes: int = 1,
     command: str = "nmln reproduce n-queens",
-) -> Outcome:
+) -> QueensOutcome:
     """Train and generate, then write results.json, curves.csv, the figure and the boards.
 
     Every finished run is kept in output/runs; started again with the same settings, it is not repeated.
@@ -104,19 +104,22 @@ def run(
         size=(7.2, 3.4 * rows),
     )
     written = (output / "results.json", output / "curves.csv", *curves, *boards)
-    return Outcome(compared, searched, seconds, written)
+    return QueensOutcome(compared, searched, seconds, written)
 
 
 def gather(
-    settings: Settings, folder: Path, tick: Callable[[], None] = lambda: None, processes: int = 1
-) -> tuple[tuple[Compared, ...], tuple[Run, ...]]:
+    settings: QueensSettings,
+    folder: Path,
+    tick: Callable[[], None] = lambda: None,
+    processes: int = 1,
+) -> tuple[tuple[Compared, ...], tuple[QueensRun, ...]]:
     """Both methods with every kernel, and the search for learning rates; runs are kept in the folder."""
     searched = play_all(settings, searches(settings), folder, tick, processes)
     runs = play_all(settings, comparisons(settings, searched), folder, tick, processes)
     return tuple(compare(settings, kernel, runs) for kernel in settings.kernels), tuple(searched)
 
 
-def compare(settings: Settings, kernel: str, runs: list[Run]) -> Compared:
+def compare(settings: QueensSettings, kernel: str, runs: list[QueensRun]) -> Compared:
     """The runs of one kernel, with intervals."""
     by_method = {
         str(method): tuple(
@@ -148,9 +151,9 @@ def compare(settings: Settings, kernel: str, runs: list[Run]) -> Compared:
 
 
 def _results(
-    settings: Settings,
+    settings: QueensSettings,
     compared: tuple[Compared, ...],
-    searched: tuple[Run, ...],
+    searched: tuple[QueensRun, ...],
     command: str,
     seconds: float,
 ) -> dict[str, Any]:
@@ -181,11 +184,11 @@ def _results(
     }
 
 
-def _cpu_seconds(run: Run) -> float:
+def _cpu_seconds(run: QueensRun) -> float:
     return run.cpu_seconds + sum(one.cpu_seconds for one in run.generated.values())
 
 
-def corrupted_data(settings: Settings) -> dict[str, list[float]]:
+def corrupted_data(settings: QueensSettings) -> dict[str, list[float]]:
     """What samples of a perfect model would measure at each corruption rate, by corrupting solutions."""
     space, rng = board_space(settings.n), Generator().manual_seed(settings.seed)
     worlds = solved_boards(space, settings.most_solutions, rng)
@@ -198,7 +201,7 @@ def corrupted_data(settings: Settings) -> dict[str, list[float]]:
     }
 
 
-def _kernel_results(settings: Settings, one: Compared) -> dict[str, Any]:
+def _kernel_results(settings: QueensSettings, one: Compared) -> dict[str, Any]:
     return {
         "ahead": one.ahead(settings.n),
         "decided_by": one.decided_by(settings.n),
@@ -241,7 +244,7 @@ def _means(one: Compared, name: str) -> dict[str, Any]:
     }
 
 
-def _curves(settings: Settings, one: Compared) -> dict[str, dict[str, list[Interval]]]:
+def _curves(settings: QueensSettings, one: Compared) -> dict[str, dict[str, list[Interval]]]:
     """Every measure after every sweep, as intervals over the runs; the random boards first."""
     found: dict[str, dict[str, list[Interval]]] = {}
     for name in NAMES:
@@ -268,7 +271,7 @@ def _thinned(columns: dict[str, list[Interval]]) -> dict[str, Sequence[float]]:
     }
 
 
-def _table(settings: Settings, compared: tuple[Compared, ...]) -> Iterator[str]:
+def _table(settings: QueensSettings, compared: tuple[Compared, ...]) -> Iterator[str]:
     parts = ("", "_low", "_high")
     yield ",".join(["kernel", "method", "sample", *(w + p for w in MEASURES for p in parts)])
     for one in compared:
@@ -281,7 +284,7 @@ def _table(settings: Settings, compared: tuple[Compared, ...]) -> Iterator[str]:
 # What is drawn.
 
 
-def _paint(figure: "Figure", settings: Settings, compared: tuple[Compared, ...]) -> None:
+def _paint(figure: "Figure", settings: QueensSettings, compared: tuple[Compared, ...]) -> None:
     """One row for each kernel: attacks, queens and the share solved against the samples."""
     panels = figure.subplots(len(compared), 3, squeeze=False, sharex=True, sharey="col")
     samples = _shown_samples(settings.sweeps)
@@ -316,7 +319,9 @@ def _paint(figure: "Figure", settings: Settings, compared: tuple[Compared, ...])
     figure.legend(lines[::-1], labels[::-1], loc="outside upper center", ncols=3)
 
 
-def _paint_boards(figure: "Figure", settings: Settings, compared: tuple[Compared, ...]) -> None:
+def _paint_boards(
+    figure: "Figure", settings: QueensSettings, compared: tuple[Compared, ...]
+) -> None:
     """The last boards of the first run: for each kernel and method a panel, the target on top."""
     panels = figure.subplots(len(compared), 2, squeeze=False)
     for row, one in zip(panels, compared, strict=True):
@@ -324,7 +329,7 @@ def _paint_boards(figure: "Figure", settings: Settings, compared: tuple[Compared
             _paint_levels(panel, settings, one, method)
 
 
-def _paint_levels(panel: "Axes", settings: Settings, one: Compared, method: str) -> None:
+def _paint_levels(panel: "Axes", settings: QueensSettings, one: Compared, method: str) -> None:
     """Boards side by side, a row for each level; queens that attack each other are red."""
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
@@ -361,7 +366,7 @@ def _paint_levels(panel: "Axes", settings: Settings, one: Compared, method: str)
     panel.axis("off")
 
 
-def _label_levels(panel: "Axes", settings: Settings, one: Compared, method: str) -> None:
+def _label_levels(panel: "Axes", settings: QueensSettings, one: Compared, method: str) -> None:
     step = settings.n + 1
     symbol = "T" if method == "tempering" else r"$\nu$"
     ladder = settings.temperatures if method == "tempering" else settings.rates

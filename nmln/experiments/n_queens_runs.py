@@ -67,7 +67,7 @@ BUDGETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class QueensSettings:
     """What is compared; everything but the levels is the same for both methods."""
 
     n: int = 8
@@ -106,12 +106,12 @@ class Settings:
                 )
 
     @staticmethod
-    def of(budget: str, **changes: Any) -> "Settings":
+    def of(budget: str, **changes: Any) -> "QueensSettings":
         """The settings of a budget, with what else is asked for; None leaves a value as it is."""
         if budget not in BUDGETS:
             raise InputError(f"there is no budget {budget!r}. Take one of {', '.join(BUDGETS)}.")
         given = {name: value for name, value in changes.items() if value is not None}
-        return Settings(**{**BUDGETS[budget], **given})
+        return QueensSettings(**{**BUDGETS[budget], **given})
 
     @property
     def ticks(self) -> int:
@@ -173,7 +173,7 @@ class Task(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Generated:
+class GeneratedBoards:
     """Boards from random ones; the measures are means over the replicas."""
 
     curves: dict[str, list[float]]  # of the target after every sweep, the random boards first
@@ -184,18 +184,18 @@ class Generated:
     evaluations: int
     cpu_seconds: float
 
-    def late(self, settings: Settings, measure: str) -> float:
+    def late(self, settings: QueensSettings, measure: str) -> float:
         """The mean of the late samples."""
         found = self.curves[measure][settings.late]
         return sum(found) / len(found)
 
 
 @dataclass(frozen=True)
-class Run:
+class QueensRun:
     """What one task came to."""
 
     task: Task
-    generated: dict[str, Generated]  # by the method; noising's target network also crossed
+    generated: dict[str, GeneratedBoards]  # by the method; noising's target network also crossed
     diverged: bool  # then the last good network generated
     returns: int  # to a good state, with half the learning rate
     gap: float  # at the target, mean score of the data less the chains, last tenth of training
@@ -203,11 +203,11 @@ class Run:
     cpu_seconds: float  # of training
 
     @property
-    def own(self) -> Generated:
+    def own(self) -> GeneratedBoards:
         return self.generated[self.task.method]
 
 
-def play(settings: Settings, task: Task) -> Run:
+def play(settings: QueensSettings, task: Task) -> QueensRun:
     """Train a model and generate boards with it; the same task gives the same run, but for the times."""
     began = time.process_time()
     space = board_space(settings.n)
@@ -240,14 +240,14 @@ def play(settings: Settings, task: Task) -> Run:
         target.potential.load_state_dict({k: v[-1:] for k, v in _parameters(model).items()})
         generated[CROSSED] = generate(target, settings, task.seed)
     gap = sum(late) / len(late)
-    return Run(task, generated, diverged, returns, gap, evaluations, cpu_seconds)
+    return QueensRun(task, generated, diverged, returns, gap, evaluations, cpu_seconds)
 
 
 def _parameters(model: Model) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in model.potential.state_dict().items()}
 
 
-def generate(model: Model, settings: Settings, seed: int) -> Generated:
+def generate(model: Model, settings: QueensSettings, seed: int) -> GeneratedBoards:
     """Chains at all levels from uniformly random boards, with exchange; all methods start alike."""
     began = time.process_time()
     # What `Model.sample` draws first from the same generator.
@@ -273,7 +273,7 @@ def generate(model: Model, settings: Settings, seed: int) -> Generated:
             levels.append(torch.stack([measure(level) for level in boards]))
             swaps.append(_swap_probabilities(sweep))
             seen |= {tuple(board.flatten().tolist()) for board in boards[-1][solved(boards[-1])]}
-    return Generated(
+    return GeneratedBoards(
         dict(zip(MEASURES, torch.stack(rows).T.tolist(), strict=True)),
         dict(zip(MEASURES, torch.stack(levels).mean(0).T.tolist(), strict=True)),
         torch.tensor(swaps, dtype=torch.float64).mean(0).tolist(),
@@ -306,7 +306,7 @@ def _squares(board: Tensor) -> list[int]:
 # All runs.
 
 
-def searches(settings: Settings) -> list[Task]:
+def searches(settings: QueensSettings) -> list[Task]:
     """What is tried to find learning rates: on a seed of its own."""
     return [
         Task(kernel, method, rate, settings.seed, searching=True)
@@ -316,7 +316,7 @@ def searches(settings: Settings) -> list[Task]:
     ]
 
 
-def comparisons(settings: Settings, searched: Sequence[Run]) -> list[Task]:
+def comparisons(settings: QueensSettings, searched: Sequence[QueensRun]) -> list[Task]:
     """The runs that are compared, each method with its best learning rate."""
     tasks = []
     for number in range(settings.runs):
@@ -336,7 +336,7 @@ def comparisons(settings: Settings, searched: Sequence[Run]) -> list[Task]:
     return tasks
 
 
-def rank(settings: Settings, run: Run) -> tuple[bool, bool, float]:
+def rank(settings: QueensSettings, run: QueensRun) -> tuple[bool, bool, float]:
     """Lower is better: runs that end well, with about n queens, and then the fewest attacks.
 
     Boards with other numbers of queens are told apart by the share that is solved.
@@ -347,12 +347,12 @@ def rank(settings: Settings, run: Run) -> tuple[bool, bool, float]:
 
 
 def play_all(
-    settings: Settings,
+    settings: QueensSettings,
     tasks: Sequence[Task],
     folder: Path,
     tick: Callable[[], None],
     processes: int,
-) -> list[Run]:
+) -> list[QueensRun]:
     """The runs of all tasks, in their order; each is kept in a file, and one found there is taken."""
     found = {task: run for task in tasks if (run := load(settings, task, folder)) is not None}
     for _ in found:
@@ -365,7 +365,7 @@ def play_all(
     return [found[task] for task in tasks]
 
 
-def _played(settings: Settings, tasks: Sequence[Task], processes: int) -> Iterator[Run]:
+def _played(settings: QueensSettings, tasks: Sequence[Task], processes: int) -> Iterator[QueensRun]:
     if processes <= 1:
         for task in tasks:
             yield play(settings, task)
@@ -381,14 +381,14 @@ def _played(settings: Settings, tasks: Sequence[Task], processes: int) -> Iterat
             raise
 
 
-def keep(settings: Settings, run: Run, folder: Path) -> None:
+def keep(settings: QueensSettings, run: QueensRun, folder: Path) -> None:
     """Write a run with the settings that it came from."""
     content = {"settings": _fingerprint(settings), "run": asdict(run)}
     content["run"]["task"] = run.task._asdict()
     write_lines(folder / f"{run.task.name}.json", [json.dumps(plain(content))])
 
 
-def load(settings: Settings, task: Task, folder: Path) -> Run | None:
+def load(settings: QueensSettings, task: Task, folder: Path) -> QueensRun | None:
     """A run that was kept, if it was made by the same task under the same settings."""
     path = folder / f"{task.name}.json"
     if not path.exists():
@@ -397,13 +397,15 @@ def load(settings: Settings, task: Task, folder: Path) -> Run | None:
     try:
         if content["settings"] != _fingerprint(settings) or Task(**content["run"]["task"]) != task:
             return None
-        generated = {name: Generated(**one) for name, one in content["run"]["generated"].items()}
-        return Run(**{**content["run"], "task": task, "generated": generated})
+        generated = {
+            name: GeneratedBoards(**one) for name, one in content["run"]["generated"].items()
+        }
+        return QueensRun(**{**content["run"], "task": task, "generated": generated})
     except checkpoint.FOREIGN:
         raise InputError("this does not describe a run. Delete it.", str(path)) from None
 
 
-def _fingerprint(settings: Settings) -> dict[str, Any]:
+def _fingerprint(settings: QueensSettings) -> dict[str, Any]:
     """The settings that one run depends on, as JSON gives them back."""
     left_out = ("runs", "kernels", "learning_rates")
     kept = {name: value for name, value in asdict(settings).items() if name not in left_out}

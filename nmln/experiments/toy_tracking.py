@@ -20,11 +20,11 @@ from torch import Generator, Tensor
 from nmln.experiments.intervals import Interval, bootstrap
 from nmln.files import InputError, write_lines
 from nmln.kernels.metropolis import Metropolis
+from nmln.ladders import Ladder, Temperatures
 from nmln.language import Language, predicate
-from nmln.noise import Ladder
 from nmln.potentials.base import BasePotential
 from nmln.potentials.function import ValuesPotential
-from nmln.potentials.tempered import Temperatures, TemperedPotential
+from nmln.potentials.tempered import TemperedPotential
 from nmln.report.figures import COLOURS, curve, draw
 from nmln.sampler import sample
 from nmln.space import Space
@@ -42,7 +42,7 @@ METHODS = tuple(NAMES)
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrackingSettings:
     """The fixed run of the figure. `last_betas` are swept; the largest is the main run."""
 
     bits: int = 20
@@ -87,7 +87,7 @@ class Settings:
         changed = [
             f" --{name} {getattr(self, name)}"
             for name in ("times", "sweeps", "seeds")
-            if getattr(self, name) != getattr(Settings, name)
+            if getattr(self, name) != getattr(TrackingSettings, name)
         ]
         return f"nmln reproduce toy-tracking{''.join(changed)} --seed {self.seed}"
 
@@ -95,7 +95,7 @@ class Settings:
 # The target and its noised versions, exactly.
 
 
-def log_target(settings: Settings, last_beta: float) -> Float64[Tensor, "times weights"]:
+def log_target(settings: TrackingSettings, last_beta: float) -> Float64[Tensor, "times weights"]:
     """-E_t(k): the score of a world of every weight, at every time."""
     beta = torch.linspace(settings.first_beta, last_beta, settings.times, dtype=torch.float64)
     tilt = torch.linspace(-settings.tilt, settings.tilt, settings.times, dtype=torch.float64)
@@ -158,7 +158,9 @@ def magnetisation(weight: Tensor, bits: int) -> Tensor:
 # The two samplers: one loop, two potentials.
 
 
-def potentials(method: str, settings: Settings, space: Space) -> Callable[[Weights], BasePotential]:
+def potentials(
+    method: str, settings: TrackingSettings, space: Space
+) -> Callable[[Weights], BasePotential]:
     """How a method makes the levels of its ladder from the scores of a target."""
 
     def by_weight(table: Float64[Tensor, "levels weights"]) -> BasePotential:
@@ -183,7 +185,10 @@ class Track(NamedTuple):
 
 
 def track(
-    method: str, settings: Settings, last_beta: float, tick: Callable[[], None] = lambda: None
+    method: str,
+    settings: TrackingSettings,
+    last_beta: float,
+    tick: Callable[[], None] = lambda: None,
 ) -> Track:
     """Follow the target through all times; the worlds of one time are the start of the next."""
     space = Space(Language(predicate("up", "bit")), {"bit": settings.bits})
@@ -241,7 +246,7 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    settings: Settings, last_beta: float, tick: Callable[[], None] = lambda: None
+    settings: TrackingSettings, last_beta: float, tick: Callable[[], None] = lambda: None
 ) -> Comparison:
     """Run both methods on one target and measure how far they are off."""
     exact = exact_magnetisation(log_target(settings, last_beta))
@@ -269,7 +274,7 @@ def compare(
     )
 
 
-class Outcome(NamedTuple):
+class TrackingOutcome(NamedTuple):
     """What the experiment found and where it put it; the last comparison is the main run."""
 
     comparisons: tuple[Comparison, ...]
@@ -277,7 +282,9 @@ class Outcome(NamedTuple):
     written: tuple[Path, ...]
 
 
-def run(settings: Settings, output: Path, tick: Callable[[], None] = lambda: None) -> Outcome:
+def run(
+    settings: TrackingSettings, output: Path, tick: Callable[[], None] = lambda: None
+) -> TrackingOutcome:
     """Reproduce the figure: write results.json, curves.csv, figure.png and figure.svg."""
     began = perf_counter()
     found = tuple(compare(settings, beta, tick) for beta in sorted(settings.last_betas))
@@ -286,7 +293,9 @@ def run(settings: Settings, output: Path, tick: Callable[[], None] = lambda: Non
     results = json.dumps(_results(settings, found, seconds), indent=1)
     write_lines(output / "results.json", [results])
     figures = draw(output / "figure", lambda figure: _paint(figure, settings, found))
-    return Outcome(found, seconds, (output / "results.json", output / "curves.csv", *figures))
+    return TrackingOutcome(
+        found, seconds, (output / "results.json", output / "curves.csv", *figures)
+    )
 
 
 def _half_band(seen: Magnetisations) -> Float64[Tensor, " times"]:
@@ -300,7 +309,7 @@ def _noise_of_seeds(seen: Magnetisations) -> float:
     return (2 / pi) ** 0.5 * spread.mean().item()
 
 
-def _columns(settings: Settings, one: Comparison) -> dict[str, list[float]]:
+def _columns(settings: TrackingSettings, one: Comparison) -> dict[str, list[float]]:
     columns = {
         "beta": torch.linspace(settings.first_beta, one.last_beta, settings.times).double(),
         "tilt": torch.linspace(-settings.tilt, settings.tilt, settings.times).double(),
@@ -312,7 +321,7 @@ def _columns(settings: Settings, one: Comparison) -> dict[str, list[float]]:
     return {name: [round(x, 5) for x in column.tolist()] for name, column in columns.items()}
 
 
-def _table(settings: Settings, found: tuple[Comparison, ...]) -> Iterator[str]:
+def _table(settings: TrackingSettings, found: tuple[Comparison, ...]) -> Iterator[str]:
     for number, one in enumerate(found):
         columns = _columns(settings, one)
         if number == 0:
@@ -321,7 +330,9 @@ def _table(settings: Settings, found: tuple[Comparison, ...]) -> Iterator[str]:
             yield ",".join(map(repr, (one.last_beta, time, *row)))
 
 
-def _results(settings: Settings, found: tuple[Comparison, ...], seconds: float) -> dict[str, Any]:
+def _results(
+    settings: TrackingSettings, found: tuple[Comparison, ...], seconds: float
+) -> dict[str, Any]:
     main = found[-1]
     return {
         "experiment": "toy-tracking",
@@ -354,7 +365,7 @@ def _results(settings: Settings, found: tuple[Comparison, ...], seconds: float) 
     }
 
 
-def _paint(figure: "Figure", settings: Settings, found: tuple[Comparison, ...]) -> None:
+def _paint(figure: "Figure", settings: TrackingSettings, found: tuple[Comparison, ...]) -> None:
     main = found[-1]
     left, right = figure.subplots(1, 2, width_ratios=(1.35, 1))
     times = range(1, settings.times + 1)

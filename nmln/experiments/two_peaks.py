@@ -18,9 +18,10 @@ from torch import Generator, Tensor
 from nmln.experiments.intervals import Interval, bootstrap, mean
 from nmln.files import InputError, write_lines
 from nmln.kernels.moves import accept
+from nmln.ladders import Temperatures
 from nmln.language import Attribute, Language
 from nmln.potentials.function import ValuesPotential
-from nmln.potentials.tempered import Temperatures, TemperedPotential
+from nmln.potentials.tempered import TemperedPotential
 from nmln.report.figures import COLOURS, draw
 from nmln.sampler import sample
 from nmln.space import Space
@@ -37,7 +38,7 @@ METHODS = tuple(NAMES)
 
 
 @dataclass(frozen=True)
-class Settings:
+class TwoPeaksSettings:
     """The fixed run of the figure. All chains start on top of the first peak."""
 
     cells: int = 200
@@ -74,7 +75,7 @@ class Settings:
         changed = [
             f" --{name} {getattr(self, name)}"
             for name in ("sweeps", "seeds")
-            if getattr(self, name) != getattr(Settings, name)
+            if getattr(self, name) != getattr(TwoPeaksSettings, name)
         ]
         return f"nmln reproduce two-peaks{''.join(changed)} --seed {self.seed}"
 
@@ -107,7 +108,7 @@ class Neighbours:
         return found.to(values.dtype), (found == wanted).squeeze(2)
 
 
-def log_density(settings: Settings) -> Density:
+def log_density(settings: TwoPeaksSettings) -> Density:
     """Two discretised normal peaks, normalised over the cells."""
     cell = torch.arange(settings.cells, dtype=torch.float64)
     first, second = (-0.5 * ((cell - peak) / settings.width) ** 2 for peak in settings.peaks)
@@ -115,7 +116,9 @@ def log_density(settings: Settings) -> Density:
     return torch.logaddexp(first + share[0], second + share[1]).log_softmax(0)
 
 
-def trace(method: str, settings: Settings, tick: Callable[[], None] = lambda: None) -> Trace:
+def trace(
+    method: str, settings: TwoPeaksSettings, tick: Callable[[], None] = lambda: None
+) -> Trace:
     """The cells where the cold chains stand after every sweep."""
     values = tuple(map(str, range(settings.cells)))
     space = Space(Language(Attribute("cell", (), values)), {})
@@ -145,7 +148,7 @@ def total_variation(
     return (shares - density).abs().sum(1) / 2
 
 
-def crossings(cells: Trace, settings: Settings) -> Int64[Tensor, " seeds"]:
+def crossings(cells: Trace, settings: TwoPeaksSettings) -> Int64[Tensor, " seeds"]:
     """How often every seed went from one peak to the other.
 
     A chain is in a peak within two of its widths, and counts as there until it has reached the other.
@@ -160,7 +163,7 @@ def crossings(cells: Trace, settings: Settings) -> Int64[Tensor, " seeds"]:
     return count
 
 
-class Sampled(NamedTuple):
+class SampledMethod(NamedTuple):
     """What the cold chains of one method did, with intervals over the seeds."""
 
     trace: Trace
@@ -168,15 +171,17 @@ class Sampled(NamedTuple):
     crossings: Interval
 
 
-class Outcome(NamedTuple):
+class TwoPeaksOutcome(NamedTuple):
     """What the experiment found and where it put it."""
 
-    sampled: dict[str, Sampled]
+    sampled: dict[str, SampledMethod]
     seconds: float
     written: tuple[Path, ...]
 
 
-def run(settings: Settings, output: Path, tick: Callable[[], None] = lambda: None) -> Outcome:
+def run(
+    settings: TwoPeaksSettings, output: Path, tick: Callable[[], None] = lambda: None
+) -> TwoPeaksOutcome:
     """Reproduce the illustration: write results.json, figure.png and figure.svg."""
     began = perf_counter()
     sampled = {method: _sample(method, settings, tick) for method in METHODS}
@@ -186,22 +191,24 @@ def run(settings: Settings, output: Path, tick: Callable[[], None] = lambda: Non
     figures = draw(
         output / "figure", lambda figure: _paint(figure, settings, sampled), size=(7.2, 3.8)
     )
-    return Outcome(sampled, seconds, (output / "results.json", *figures))
+    return TwoPeaksOutcome(sampled, seconds, (output / "results.json", *figures))
 
 
-def _sample(method: str, settings: Settings, tick: Callable[[], None]) -> Sampled:
+def _sample(method: str, settings: TwoPeaksSettings, tick: Callable[[], None]) -> SampledMethod:
     cells = trace(method, settings, tick)
     density = log_density(settings).exp()
     distance = total_variation(histogram(cells, settings.cells), density)
     count = crossings(cells, settings).double()
-    return Sampled(
+    return SampledMethod(
         cells,
         bootstrap(distance, mean, Generator().manual_seed(settings.seed)),
         bootstrap(count, mean, Generator().manual_seed(settings.seed)),
     )
 
 
-def _results(settings: Settings, sampled: dict[str, Sampled], seconds: float) -> dict[str, Any]:
+def _results(
+    settings: TwoPeaksSettings, sampled: dict[str, SampledMethod], seconds: float
+) -> dict[str, Any]:
     shares = {m: histogram(sampled[m].trace, settings.cells)[0].tolist() for m in METHODS}
     return {
         "experiment": "two-peaks",
@@ -219,7 +226,7 @@ def _results(settings: Settings, sampled: dict[str, Sampled], seconds: float) ->
     }
 
 
-def _paint(figure: "Figure", settings: Settings, sampled: dict[str, Sampled]) -> None:
+def _paint(figure: "Figure", settings: TwoPeaksSettings, sampled: dict[str, SampledMethod]) -> None:
     """The first seed of each method: where it was, and its histogram; the titles are means of all."""
     density = log_density(settings).exp()
     panels = figure.subplots(2, 2, sharex="col", sharey="row", width_ratios=(2.4, 1))

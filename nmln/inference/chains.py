@@ -16,9 +16,9 @@ from nmln.inference.exact import Progress, Statistic, numbers, size_of
 from nmln.inference.queries import Questions
 from nmln.kernels.coloured import ColouredGibbs
 from nmln.kernels.defaults import KERNELS, kernel_named
-from nmln.noise import Ladder, uniform
+from nmln.ladders import LadderLike
+from nmln.noise import uniform
 from nmln.potentials.base import BasePotential
-from nmln.potentials.tempered import Temperatures
 from nmln.recording import Recorder
 from nmln.sampler import sample
 from nmln.types import Kernel, Sweep
@@ -103,7 +103,7 @@ def kernel_for(potential: BasePotential, evidence: Evidence, name: str | None) -
 def sampled(
     potential: BasePotential,
     evidence: Evidence,
-    ladder: Ladder | Temperatures | None,
+    ladder: LadderLike | None,
     questions: Questions,
     functions: Mapping[str, Statistic],
     rng: Generator,

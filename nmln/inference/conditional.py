@@ -17,12 +17,12 @@ from nmln.inference.exact import LIMIT, Progress, Statistic
 from nmln.inference.likelihood import LogProbabilities, estimated
 from nmln.inference.queries import Questions, read_queries
 from nmln.inference.search import Best
+from nmln.ladders import LadderLike, Temperatures
 from nmln.logic import WeightedFormula
-from nmln.noise import Ladder
 from nmln.potentials.base import BasePotential
 from nmln.potentials.formula import FormulaPotential
 from nmln.potentials.independent import IndependentPotential
-from nmln.potentials.tempered import Temperatures, TemperedPotential
+from nmln.potentials.tempered import TemperedPotential
 from nmln.potentials.total import TotalPotential
 from nmln.space import Space
 
@@ -46,7 +46,7 @@ class Conditional:
     potential: BasePotential
     crossable: BasePotential
     evidence: Evidence
-    ladder: Ladder | Temperatures | None = None
+    ladder: LadderLike | None = None
     limit: int = LIMIT
 
     @property
@@ -103,7 +103,7 @@ class Conditional:
     def of_levels(
         target: BasePotential,
         potential: BasePotential,
-        ladder: Ladder | Temperatures,
+        ladder: LadderLike,
         formulas: Sequence[WeightedFormula] = (),
         evidence: Evidence | None = None,
         virtual: VirtualEvidence | None = None,
@@ -137,7 +137,7 @@ class Conditional:
         strengths: Sequence[float],
         evidence: Evidence | None,
         virtual: VirtualEvidence | None,
-        ladder: Ladder | Temperatures | None,
+        ladder: LadderLike | None,
     ) -> "Conditional":
         evidence = evidence or Evidence.none(target.space)
         for name, given in (("evidence", evidence), ("virtual evidence", virtual)):

@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Int64, Integer
 from torch import Tensor
 
+from nmln.dropped import DropCounter, Dropped
 from nmln.files import InputError
 from nmln.molecules.chemistry import Molecule, Refusal, encode_all, order_atoms, space_for
 from nmln.molecules.decoding import Decoder
@@ -36,7 +37,6 @@ from nmln.molecules.smiles_files import (
     read_smiles,
     stream_smiles,
 )
-from nmln.molecules.tally import Dropped, Tally
 from nmln.space import Space
 
 __all__ = [
@@ -126,7 +126,7 @@ def load(
     """
     if str(source).lower() in SOURCES and nodes is not None:
         source = f"{source}-{nodes}"
-    tally, sizes = Tally(), Counter[int]()
+    tally, sizes = DropCounter(), Counter[int]()
     molecules: list[tuple[int, Molecule]] = []
     for number, molecule in _distinct(source, processes, tally):
         size = len(molecule.atoms)
@@ -165,7 +165,7 @@ def load(
 
 def describe(source: str | Path, processes: int = 1, watch: Watch | None = None) -> Description:
     """What a source holds, whatever the sizes; reads it like `load`, without keeping it in memory."""
-    tally, sizes, atoms = Tally(), Counter[int](), Counter[str]()
+    tally, sizes, atoms = DropCounter(), Counter[int](), Counter[str]()
     for _, molecule in _distinct(source, processes, tally, watch):
         sizes[len(molecule.atoms)] += 1
         atoms.update(set(molecule.atoms))
@@ -267,7 +267,7 @@ def _named(text: str, parts: re.Match[str], processes: int) -> Path:
 
 
 def _distinct(
-    source: str | Path, processes: int, tally: Tally, watch: Watch | None = None
+    source: str | Path, processes: int, tally: DropCounter, watch: Watch | None = None
 ) -> Iterator[tuple[int, Molecule]]:
     """The different molecules of a source with their lines; what is dropped is tallied."""
     first: dict[str, int] = {}

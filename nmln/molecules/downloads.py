@@ -1,15 +1,14 @@
 """Public sets of molecules from their official files, kept in a cache and filtered by size.
 
-A file is fetched once, through pooch: what is cut off goes on where it stopped, and the bytes must
-have the hash that is known for the file. Where none is known, the first download must be a whole
-table with its column of SMILES; its hash is written beside it and must hold from then on. A set such
-as `qm9-9` is picked out of the file when it is first asked for, and kept as `qm9_9.smi.gz` beside it
-with the hash of the file: out of another file it is picked anew.
+A file is fetched once, by `nmln.http`: an interrupted download is resumed, and the bytes must have the
+known hash of the file. If no hash is known, the first download must be a whole table with its column
+of SMILES; its hash is written beside it and must hold from then on. A set such as `qm9-9` is selected
+from the file when it is first needed, and kept as `qm9_9.smi.gz` beside it with the hash of the file:
+if the file changes, the set is selected again.
 """
 
 import csv
 import gzip
-import logging
 import os
 import re
 import time
@@ -21,27 +20,33 @@ from urllib.parse import urlsplit
 
 import pooch
 
+from nmln.dropped import DropCounter, Dropped
 from nmln.files import InputError, check_readable, only_one, write_atomically, write_lines
+from nmln.http import (
+    InterruptedDownloadError,
+    UnreachableError,
+    WrongHashError,
+    download,
+    printable,
+)
 from nmln.molecules.chemistry import Refusal
-from nmln.molecules.resuming import InterruptedDownloadError, Resuming, UnreachableError
 from nmln.molecules.smiles_files import Watch, parse_stream, stream_smiles
-from nmln.molecules.tally import Dropped, Tally
 
 CACHE, MIRROR = "NMLN_CACHE", "NMLN_MIRROR"
 ELEMENTS = frozenset(("C", "N", "O", "F", "P", "S", "Cl", "I"))
 
 
 @dataclass(frozen=True)
-class Source:
-    """A public file of molecules: where it is, what it must be, and under which licence."""
+class PublicSource:
+    """A public file of molecules: its address, hash, size and licence."""
 
     name: str
     title: str
     url: str
-    sha256: str | None  # as several independent projects record it; None: nobody reliable does
+    sha256: str | None  # as several independent projects record it; None if none does
     megabytes: int
     licence: str
-    column: str = "smiles"  # of the molecules, in any case
+    column: str = "smiles"  # of the molecules; upper and lower case are the same
 
     @property
     def file(self) -> str:
@@ -49,12 +54,12 @@ class Source:
 
     @property
     def least(self) -> int:
-        """Bytes that a file must have where no hash vouches for it."""
+        """The smallest number of bytes that a file without a known hash must have."""
         return self.megabytes * 10**5
 
     @property
     def most(self) -> int:
-        """Bytes that are taken from a server: later versions of a set are larger, but not this much."""
+        """The largest number of bytes that is accepted; later versions of a set stay below it."""
         return (4 * self.megabytes + 100) * 10**6
 
     @property
@@ -63,11 +68,11 @@ class Source:
 
 
 # The hash of MOSES is the one that its own repository keeps for Git LFS. ChEMBL publishes
-# checksums.txt beside its files; nothing here vouches for a copy of it.
+# checksums.txt beside its files; there is no independent record of a copy of it.
 SOURCES = {
     source.name: source
     for source in (
-        Source(
+        PublicSource(
             "qm9",
             "QM9, as a table by MoleculeNet",
             "https://deepchemdata.s3-us-west-1.amazonaws.com/datasets/qm9.csv",
@@ -75,7 +80,7 @@ SOURCES = {
             30,
             "CC0 (the figshare deposit of Ramakrishnan et al. 2014)",
         ),
-        Source(
+        PublicSource(
             "zinc250k",
             "ZINC250k, of the repository aspuru-guzik-group/chemical_vae",
             "https://raw.githubusercontent.com/aspuru-guzik-group/chemical_vae/"
@@ -85,7 +90,7 @@ SOURCES = {
             23,
             "Apache-2.0 (the repository); ZINC is free to use, large parts not to be passed on",
         ),
-        Source(
+        PublicSource(
             "moses",
             "MOSES, of the repository molecularsets/moses",
             "https://media.githubusercontent.com/media/molecularsets/moses/master/data/dataset_v1.csv",
@@ -93,7 +98,7 @@ SOURCES = {
             84,
             "MIT (the repository); molecules from ZINC",
         ),
-        Source(
+        PublicSource(
             "chembl",
             "ChEMBL 36, by EMBL-EBI",
             "https://ftp.ebi.ac.uk/pub/databases/chembl/ChEMBLdb/releases/chembl_36/"
@@ -109,18 +114,18 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Fetched:
-    """A file in the cache; `known` says whether its hash was expected or is recorded only now."""
+    """A file in the cache; `known` says whether its hash was known before, or is recorded only now."""
 
-    source: Source
+    source: PublicSource
     path: Path
     sha256: str
     known: bool
-    seconds: float | None  # None: it was there already
+    seconds: float | None  # None if it was there already
 
 
 @dataclass(frozen=True)
 class Selected:
-    """The molecules of one size out of a file, or their file alone if it was there already."""
+    """The file of the molecules of one size; `lines` and `dropped` only if it was made just now."""
 
     path: Path
     molecules: int
@@ -129,23 +134,24 @@ class Selected:
     seconds: float | None = None
 
 
-def source_named(name: str) -> Source:
-    """The source of this name, in any case."""
+def source_named(name: str) -> PublicSource:
+    """The source of this name; upper and lower case are the same."""
     if name.lower() not in SOURCES:
         raise InputError(
-            f"{name!r} is no set that can be fetched. Take one of {', '.join(SOURCES)}."
+            f"{name!r} is not a set that can be fetched. Take one of {', '.join(SOURCES)}.",
+            token=name,
         )
     return SOURCES[name.lower()]
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: the directory that NMLN_CACHE names, or the system's place for it."""
+    """The folder of downloads: the one that NMLN_CACHE names, or else that of the operating system."""
     named = os.environ.get(CACHE)
     return (Path(named).expanduser() if named else Path(pooch.os_cache("nmln"))).absolute()
 
 
 def fetch(
-    source: Source,
+    source: PublicSource,
     url: str | None = None,
     sha256: str | None = None,
     watch: Watch | None = None,
@@ -153,17 +159,22 @@ def fetch(
 ) -> Fetched:
     """The official file in the cache, fetched if it is not there.
 
-    `url` is another address of the same file (or NMLN_MIRROR names a folder of all of them), `sha256`
-    the hash to demand in place of the known one. A file put into the cache by hand is checked and
-    taken as it is. A connection that breaks is resumed, `attempts` times in all. One process at a
-    time fetches a file; another one is refused.
+    A file put into the cache by hand is checked and taken as it is. One process at a time fetches a
+    file; another one is refused.
+
+    Args:
+        source: the file to fetch.
+        url: another address of the same file; NMLN_MIRROR names a folder of all of them.
+        sha256: the hash to require in place of the known one.
+        watch: called as bytes arrive or are checked.
+        attempts: how often a broken connection is tried, the first attempt included.
     """
     path = cache_folder() / source.file
     check_readable(path)
     expected = _checked_form(sha256) or _recorded(path) or source.sha256
     if not path.exists():
         with only_one(path.with_name(f".{path.name}.lock"), f"fetching {path.name}"):
-            if not path.exists():  # nor has it come meanwhile
+            if not path.exists():  # another process may have fetched it meanwhile
                 start = time.monotonic()
                 _download(source, path, url or _mirrored(source), expected, watch, attempts)
                 found = _hash(path)
@@ -173,30 +184,38 @@ def fetch(
     found = _hash(path)
     if expected not in (None, found):
         raise InputError(
-            f"its sha256 is {found}, but {expected} is expected. Move it away to have it fetched "
-            "again, or give --sha256 if it is the right one.",
+            f"its sha256 is {found}, but must be {expected}. Move it away to have it fetched again, or "
+            "give --sha256 if it is the right one.",
             str(path),
+            kind="hash",
         )
     if expected is None and (flaw := _flaw(path, source, watch)):
         raise InputError(
             f"this is not the official file: {flaw}. Move it away to have that one fetched, or give "
             "--sha256 if it is the right one.",
             str(path),
+            kind="content",
         )
     _record(path, found)
     return Fetched(source, path, found, expected is not None, None)
 
 
 def select(
-    source: Source, size: int, processes: int = 1, watch: Watch | None = None
+    source: PublicSource, size: int, processes: int = 1, watch: Watch | None = None
 ) -> Selected | None:
-    """The molecules of a size out of the file in the cache; None if neither is there.
+    """The molecules of one size from the file in the cache; None if there is neither set nor file.
 
     Kept are neutral molecules of one fragment with exactly `size` heavy atoms out of C, N, O, F, P,
-    S, Cl and I, without isotope labels or radicals, once each without their stereochemistry. Lines
-    of another size are passed over by counting letters; the others go through RDKit, some 1,000 to
-    3,000 a second and process. What was picked before is taken if it is out of the file that is
-    there, or was there last.
+    S, Cl and I, without isotope labels or radicals, once each without their stereochemistry. Lines of
+    another size are skipped by counting letters; the others go through RDKit, at about 1,000 to 3,000
+    per second and process. A set that was selected before is taken if it comes from the current file,
+    or, without one, from the last.
+
+    Args:
+        source: the file to select from.
+        size: the number of heavy atoms.
+        processes: the number of processes that parse.
+        watch: called with the number of bytes read.
     """
     raw = cache_folder() / source.file
     check_readable(raw)
@@ -209,15 +228,16 @@ def select(
             f"its sha256 was {recorded} when it was fetched, but is {found} now. Move it away and "
             f"fetch it again: nmln data fetch {source.name}",
             str(raw),
+            kind="hash",
         )
     if path.exists() and (found is None or _has(_beside(path), _origin(path, raw, found))):
         return Selected(path, sum(1 for _ in stream_smiles(path)))
     if found is None or not raw.exists():
         return None
-    tally = Tally()
+    tally = DropCounter()
     kept, lines = _filtered(raw, size, processes, watch, tally)
     if not kept:
-        path.unlink(missing_ok=True)  # out of an older file
+        path.unlink(missing_ok=True)  # selected from an older file
         raise InputError(
             f"none of {lines:,} lines is a neutral molecule of {size} heavy atoms. {tally}",
             str(raw),
@@ -228,7 +248,7 @@ def select(
 
 
 def count_heavy_atoms(smiles: str) -> int:
-    """How many atoms other than hydrogen a SMILES names, by its letters alone."""
+    """The number of atoms other than hydrogen in a SMILES, by its letters alone."""
     return len(_ATOM.findall(smiles)) - len(_HYDROGEN.findall(smiles))
 
 
@@ -237,7 +257,7 @@ _HYDROGEN = re.compile(r"\[\d*HH?(?:[+-]+\d*)?(?::\d+)?\]")
 
 
 def _filtered(
-    raw: Path, size: int, processes: int, watch: Watch | None, tally: Tally
+    raw: Path, size: int, processes: int, watch: Watch | None, tally: DropCounter
 ) -> tuple[set[str], int]:
     lines = 0
 
@@ -266,7 +286,7 @@ def _filtered(
 
 
 def _pack(path: Path, lines: list[str]) -> None:
-    """Without a time stamp, so that the same molecules give the same bytes."""
+    """Write lines as gzip without a time stamp, so that the same molecules give the same bytes."""
     with open(path, "wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
         file.writelines(f"{line}\n".encode() for line in lines)
 
@@ -275,68 +295,71 @@ def _pack(path: Path, lines: list[str]) -> None:
 
 
 def _download(
-    source: Source,
+    source: PublicSource,
     path: Path,
     address: str,
     expected: str | None,
     watch: Watch | None,
     attempts: int,
 ) -> None:
-    """Put the file of an address at `path`, once its hash or else its content is as it must be."""
-    unchecked = path.with_name(f"unchecked-{path.name}")  # stays if the check is cut off
-    _forget_damaged_version(path)
-    downloader = Resuming(path, expected, source.most, watch, attempts)
-    pooch.get_logger().setLevel(logging.WARNING)  # it would print; the command line does
+    """Put the file of an address at `path`, after its hash or, without one, its content is checked."""
+    unchecked = path.with_name(f"unchecked-{path.name}")  # stays if the check is interrupted
     try:
-        pooch.retrieve(
-            address, expected, unchecked.name, path.parent, downloader=downloader  # type: ignore[arg-type]
-        )  # fmt: skip
+        download(
+            address,
+            unchecked,
+            part=Path(f"{path}.part"),
+            sha256=expected,
+            most=source.most,
+            watch=watch,
+            attempts=attempts,
+        )
     except InterruptedDownloadError as error:
         raise InputError(
-            f"the connection to {address} broke {error}. What came is kept: run the command again to "
-            f"go on, or put the whole file at {path} by hand."
+            f"the connection to {address} broke after {error.received:,} bytes, which are kept. Run the "
+            f"command again to continue, or put the whole file at {path} by hand.",
+            kind="network",
         ) from None
-    except (UnreachableError, ValueError) as error:
-        if downloader.sha256 is not None:
-            unchecked.unlink(missing_ok=True)
-            raise InputError(
-                f"what came from {address} has the sha256 {downloader.sha256}, but {expected} is "
-                "expected. It was thrown away. The file may have changed: if the new one is right, "
-                "demand it with --sha256."
-            ) from None
-        raise InputError(  # a ValueError: the server names an address that is none
-            f"{address} could not be fetched: {_one_line(str(error))}. Without a network, put the file "
-            f"at {path} by hand (or name a folder of such files, {MIRROR}=https://…), and run the "
-            "command again."
+    except WrongHashError as error:
+        raise InputError(
+            f"the file from {address} must have the sha256 {expected}, got {error.sha256}. It was "
+            "deleted. The official file may have changed: if the new one is right, give --sha256.",
+            kind="hash",
+        ) from None
+    except UnreachableError as error:
+        raise InputError(
+            f"{address} could not be fetched: {error.reason}. Without a network, put the file at {path} "
+            f"by hand (or name a folder of such files, {MIRROR}=https://…), and run the command again.",
+            kind="network",
         ) from None
     if expected is None and (flaw := _flaw(unchecked, source, watch)):
         unchecked.unlink()
         raise InputError(
-            f"what came from {address} is not the official file: {flaw}. Nothing was kept: try again "
-            f"later, or put the file at {path} by hand and run the command again."
+            f"the file from {address} is not the official file: {flaw}. It was deleted. Try again "
+            f"later, or put the file at {path} by hand and run the command again.",
+            kind="content",
         )
     os.replace(unchecked, path)
 
 
-def _forget_damaged_version(path: Path) -> None:
-    """What no server can have named does not say what the bytes belong to, nor fit into a header."""
-    version = Path(f"{path}.part.version")
-    if version.exists():
-        text = version.read_bytes().decode("utf-8", "replace")
-        if not re.fullmatch(r"[!-~\xa1-\xff][ -~\xa0-\xff]*", text):
-            version.unlink()
-
-
-def _flaw(path: Path, source: Source, watch: Watch | None) -> str | None:
-    """Why a file is not the whole table of a source; None if it is one. Reads all of it."""
+def _flaw(path: Path, source: PublicSource, watch: Watch | None) -> str | None:
+    """The reason why a file is not the whole table of a source; None if it is. Reads all of it."""
     column, size = source.column, path.stat().st_size
-    begins = f"it begins with {_one_line(_first_line(path), 60)!r}"
+    begins = f"it begins with {printable(_first_line(path), 60)!r}"
+    flaws = {
+        "gzip": "it is not a whole gzip file",
+        "encoding": "it is not UTF-8 text",
+        "binary": "it is a binary file, not text",
+        "size": f"it unpacks to more than {source.most_unpacked:,} characters",
+        "columns": f"it has no column {column}",
+    }
     try:
         rows = sum(
             1 for _ in stream_smiles(path, table=True, watch=watch, most=source.most_unpacked)
         )
     except InputError as error:
-        return f"{error.message.split('. ')[0]} ({begins})"
+        where = "" if error.line is None else f" (line {error.line:,})"
+        return f"{flaws.get(error.kind, 'it is not a table')}{where} ({begins})"
     except csv.Error as error:
         return f"{error} ({begins})"
     if not rows:
@@ -350,7 +373,7 @@ def _flaw(path: Path, source: Source, watch: Watch | None) -> str | None:
 
 
 def _first_line(path: Path) -> str:
-    """As far as it can be read, and no more than a header may have."""
+    """The first line of a file as far as it can be read, and no more than a header may have."""
     with open(path, "rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
     try:
@@ -358,12 +381,6 @@ def _first_line(path: Path) -> str:
             return file.readline(10_000).decode("utf-8-sig", "replace")
     except (gzip.BadGzipFile, EOFError, zlib.error):
         return ""
-
-
-def _one_line(text: str, most: int = 200) -> str:
-    """What a server says, for a message: printable, and not too much of it."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line if len(line) <= most else f"{line[:most]}…"
 
 
 # Hashes.
@@ -374,7 +391,7 @@ def _hash(path: Path) -> str:
 
 
 def _beside(path: Path) -> Path:
-    """Where the hash of a file is kept, as `sha256sum --check` reads it."""
+    """The file that keeps the hash of a file, as `sha256sum --check` reads it."""
     return Path(f"{path}.sha256")
 
 
@@ -391,15 +408,15 @@ def _recorded(path: Path) -> str | None:
     text = beside.read_bytes().decode("utf-8", "replace")
     if not (found := re.match(r"\s*([0-9a-fA-F]{64})(?!\S)", text)):
         raise InputError(
-            f"this must begin with the sha256 of {path.name}, 64 hexadecimal digits, but begins with "
-            f"{_one_line(text, 60)!r}. Delete it, or give the hash: --sha256 with nmln data fetch.",
+            f"this must start with the sha256 of {path.name}, 64 hexadecimal digits, but starts with "
+            f"{printable(text, 60)!r}. Delete it, or give the hash: --sha256 with nmln data fetch.",
             str(beside),
         )
     return found[1].lower()
 
 
 def _origin(path: Path, raw: Path, sha256: str) -> list[str]:
-    """What is kept beside a set: its own hash, and that of the file that it was picked out of."""
+    """The lines kept beside a set: its own hash, and that of the file that it was selected from."""
     return [f"{_hash(path)}  {path.name}", f"{sha256}  {raw.name}"]
 
 
@@ -409,10 +426,10 @@ def _has(path: Path, lines: list[str]) -> bool:
 
 def _checked_form(sha256: str | None) -> str | None:
     if sha256 is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", sha256):
-        raise InputError(f"a sha256 is 64 hexadecimal digits, but {sha256!r} is given.")
+        raise InputError(f"a sha256 must have 64 hexadecimal digits, got {sha256!r}.", token=sha256)
     return sha256.lower() if sha256 else None
 
 
-def _mirrored(source: Source) -> str:
+def _mirrored(source: PublicSource) -> str:
     mirror = os.environ.get(MIRROR)
     return f"{mirror.rstrip('/')}/{source.file}" if mirror else source.url

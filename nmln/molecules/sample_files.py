@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nmln import checkpoint
-from nmln.evaluation import Counts, Tally
+from nmln.evaluation import Counts, SampleCounter
 from nmln.files import InputError
 from nmln.molecules.chemistry import STATUSES, Molecule, Refusal, parse_all
 from nmln.molecules.datasets import Dropped, is_source, load
@@ -203,7 +203,7 @@ class _Collected:
     """The counts of one level and its refusals by reason, each with the first line."""
 
     def __init__(self) -> None:
-        self.tally = Tally()
+        self.tally = SampleCounter()
         self._refused: dict[str, tuple[int, int, str]] = {}
 
     def add(self, row: _Row, names: _Names) -> None:

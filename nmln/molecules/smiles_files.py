@@ -167,6 +167,7 @@ def stream_lines(
                         f"this unpacks to more than {most:,} characters out of {total:,} bytes, which "
                         "is too much for a list of molecules. Fetch or pack it again.",
                         str(path),
+                        kind="size",
                     )
                 if watch is not None and number % PARCEL == 0:
                     watch(raw.tell(), total)
@@ -184,10 +185,13 @@ def stream_lines(
         raise InputError(
             f"this is no whole gzip file: {str(error).rstrip('.')}{after}. Fetch or pack it again.",
             str(path),
+            kind="gzip",
         ) from None
     except UnicodeError:
         raise InputError(
-            "this begins like UTF-16 text but does not go on so. Save it as UTF-8.", str(path)
+            "this starts with a UTF-16 mark but is not valid UTF-16. Save it as UTF-8.",
+            str(path),
+            kind="encoding",
         ) from None
 
 
@@ -201,6 +205,7 @@ def _unpacked(raw: io.BufferedReader, path: Path) -> io.BufferedReader | gzip.Gz
             "this is no whole gzip file, though its name ends in .gz. Take .gz off its name if it "
             "is plain text.",
             str(path),
+            kind="gzip",
         )
     return raw
 
@@ -209,12 +214,12 @@ def _check_text(line: str, path: Path, number: int) -> None:
     if "\0" in line:
         raise InputError(
             "a zero byte: this is a binary file, or UTF-16 without a mark. Save it as UTF-8 text.",
-            str(path), number, line.index("\0") + 1,
+            str(path), number, line.index("\0") + 1, kind="binary",
         )  # fmt: skip
     if stray := _STRAY.search(line):
         raise InputError(
             f"byte 0x{ord(stray[0]) - 0xDC00:02x} is not UTF-8 text. Save the file as UTF-8.",
-            str(path), number, stray.start() + 1,
+            str(path), number, stray.start() + 1, kind="encoding",
         )  # fmt: skip
 
 
@@ -303,11 +308,14 @@ def _layout(line: str, wanted: str | None, source: str, number: int, cure: str) 
         raise InputError(
             f"byte 0x{ord(control[0]):02x} has no place in a header: this is a binary file, not text. "
             "Save it as UTF-8 text.",
-            source, number, control.start() + 1,
+            source, number, control.start() + 1, kind="binary",
         )  # fmt: skip
     missing = f"called {wanted}" if wanted else "named smiles, and the first is not one of SMILES"
     raise InputError(
-        f"no column is {missing}. The columns are: {_show(split[0][1])}. {cure}", source, number
+        f"no column is {missing}. The columns are: {_show(split[0][1])}. {cure}",
+        source,
+        number,
+        kind="columns",
     )
 
 

@@ -1,6 +1,11 @@
-"""Absolute partition functions, by chains annealed between the uniform distribution and a level."""
+"""Absolute partition functions, by chains annealed between a simple distribution and a level.
+
+One annealer, `anneal`, carries chains along a path from uniform worlds or from independent groups to a
+potential, or back. `annealed` and `reverse_annealed` turn its weights into estimates of log Z.
+"""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,19 +29,19 @@ from nmln.partition.blocks import (
     standard_error,
 )
 from nmln.potentials.base import BasePotential
+from nmln.potentials.independent import IndependentPotential
 from nmln.types import Alternatives, Changes, Groups, Kernel, Scores, Slopes, State, Ties, Values
 
 Progress = Callable[[int, int], None]
-"""Told how much is done, and of how much."""
-
+"""Called with the number of steps done and the number of all steps."""
 
 _BETA = 32  # bytes of a number in a list
 
 
 class LogZ(NamedTuple):
-    """log Z of every level, its standard error, and how many equal weights the weights are worth.
+    """log Z of every level, its standard error, and the effective sample size of the weights.
 
-    An effective size of a few says that the error is not to be trusted: anneal in more steps.
+    With an effective size of only a few, the error is not reliable: anneal in more steps.
     """
 
     log_z: Float64[Tensor, " levels"]
@@ -85,6 +90,144 @@ class ScaledPotential(BasePotential):
         return like.new_tensor(self.betas)
 
 
+# The annealer.
+
+
+class AnnealingStep(NamedTuple):
+    """One step of a path: by how much beta grows (negative on the way back), and to which value."""
+
+    width: float
+    beta: float
+
+
+def equal_steps(number: int, *, back: bool = False) -> list[AnnealingStep]:
+    """Steps of equal width from beta 0 to 1, or back. All widths are exactly the same number."""
+    if back:
+        return [AnnealingStep(-1 / number, step / number) for step in range(number - 1, -1, -1)]
+    return [AnnealingStep(1 / number, step / number) for step in range(1, number + 1)]
+
+
+def steps_along(betas: Sequence[float]) -> list[AnnealingStep]:
+    """Steps from each beta to the next."""
+    return [AnnealingStep(after - before, after) for before, after in pairwise(betas)]
+
+
+@dataclass(frozen=True)
+class AnnealingPath:
+    """Potentials (1 - beta) * start + beta * end, for beta between 0 and 1.
+
+    The start is a potential of independent groups, which costs next to nothing to evaluate, or None for
+    uniform worlds, whose score is 0.
+    """
+
+    end: BasePotential
+    start: IndependentPotential | None = None
+
+    def at(self, beta: float) -> BasePotential:
+        """The potential at a beta above 0."""
+        if self.start is None:
+            return ScaledPotential(self.end, [beta] * self.end.levels)
+        return _Between(self.start, self.end, beta)
+
+    def gain(self, state: State) -> Scores:
+        """The derivative of the score by beta; the state has the scores of the end."""
+        if self.start is None:
+            return state.scores
+        return state.scores - self.start.evaluate(state.values)
+
+    def start_of(self, values: Values) -> tuple[Scores | float, Slopes | float]:
+        """Scores and slopes of the start."""
+        return (0.0, 0.0) if self.start is None else self.start.evaluate_with_slopes(values)
+
+
+class _Between(BasePotential):
+    """(1 - beta) times a start plus beta times an end."""
+
+    def __init__(self, start: IndependentPotential, end: BasePotential, beta: float) -> None:
+        super().__init__(end.space, end.levels)
+        self.start, self.end, self.beta = start, end, beta
+        self.precision = end.precision
+
+    def evaluate(self, values: Values) -> Scores:
+        return _mix(self.beta, self.start.evaluate(values), self.end.evaluate(values))
+
+    def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
+        starts = self.start.evaluate_with_slopes(values)
+        ends = self.end.evaluate_with_slopes(values)
+        return _mix(self.beta, starts[0], ends[0]), _mix(self.beta, starts[1], ends[1])
+
+    def evaluate_alternatives(self, values: Values, groups: Groups) -> Alternatives:
+        starts = self.start.evaluate_alternatives(values, groups)
+        return _mix(self.beta, starts, self.end.evaluate_alternatives(values, groups))
+
+
+def _mix(beta: float, start: Tensor | float, end: Tensor) -> Tensor:
+    return (1 - beta) * start + beta * end
+
+
+def _unmix(beta: float, start: Tensor | float, mixed: Tensor) -> Tensor:
+    """The part of the end in a mixture."""
+    return (mixed - (1 - beta) * start) / beta
+
+
+def anneal(
+    path: AnnealingPath,
+    kernel: Kernel,
+    state: State,
+    steps: Sequence[AnnealingStep],
+    rng: Generator,
+    *,
+    moves: int = 1,
+    tick: Callable[[], None],
+) -> tuple[Float64[Tensor, "levels chains"], State]:
+    """Carry chains along the steps of a path; their log weights, and the state in which they end.
+
+    Args:
+        path: the potentials to pass through.
+        kernel: makes the moves.
+        state: where the chains start, with the scores of the end of the path.
+        steps: the steps of beta, up or down. No move follows the last one.
+        rng: the generator of the moves.
+        moves: moves of the kernel after each step.
+        tick: called after each step.
+    """
+    weights = torch.zeros(state.scores.shape, dtype=torch.float64, device=state.scores.device)
+    for number, (width, beta) in enumerate(steps, 1):
+        weights += width * path.gain(state).double()
+        if number < len(steps):  # at the end of a path no weight depends on the worlds any more
+            state = _explore(path, kernel, state, beta, moves, rng)
+        tick()
+    return weights, state
+
+
+def _explore(
+    path: AnnealingPath, kernel: Kernel, state: State, beta: float, moves: int, rng: Generator
+) -> State:
+    """Moves at one beta; the state has the scores and slopes of the end, before and after.
+
+    They are linear in beta, so that no world is scored again for a change of beta. Those of a world
+    that has not moved are kept, so that rounding errors do not accumulate.
+    """
+    potential = path.at(beta)
+    scores, slopes = path.start_of(state.values)
+    moved = state._replace(
+        scores=_mix(beta, scores, state.scores),
+        slopes=None if state.slopes is None else _mix(beta, slopes, state.slopes),
+    )
+    for _ in range(moves):
+        moved, _ = kernel.step(potential, moved, rng)
+    same = (moved.values == state.values).all(-1)
+    scores, slopes = path.start_of(moved.values)
+    ended = torch.where(same, state.scores, _unmix(beta, scores, moved.scores))
+    found = None if moved.slopes is None else _unmix(beta, slopes, moved.slopes)
+    if found is not None and state.slopes is not None:
+        found = torch.where(same[..., None], state.slopes, found)
+    return moved._replace(scores=ended, slopes=found)
+
+
+# Estimates.
+
+
 @torch.no_grad()
 def annealed(
     potential: BasePotential,
@@ -99,14 +242,22 @@ def annealed(
 ) -> LogZ:
     """log Z of every level by annealed importance sampling from uniform worlds: low on average.
 
-    Independent chains start in worlds that the evidence allows, all alike, and are carried to each
-    level through beta * rho, with `moves` moves of the kernel at every beta. `steps` is the number of
-    equal steps of beta, or the betas themselves, from 0 to 1. Z itself is estimated without bias. A
-    chain that starts in a world which a hard formula forbids has weight 0: it stands for the share of
-    worlds that is not there.
+    Independent chains start in uniformly drawn worlds that the evidence allows, and are carried to each
+    level through beta * rho. The estimate of Z itself is unbiased. A chain that starts in a world which
+    a hard formula forbids has weight 0: it stands for the share of forbidden worlds.
+
+    Args:
+        potential: the levels whose log Z is estimated.
+        kernel: makes the moves; built with the same evidence.
+        chains: the number of chains, at least two.
+        steps: the number of equal steps of beta, or the betas themselves, from 0 to 1.
+        rng: the generator of all random numbers.
+        evidence: the categories that are allowed; without it, all of them.
+        moves: moves of the kernel at every beta.
+        progress: called after each step.
     """
     if chains < 2:
-        raise InputError(f"an error needs at least two chains, but chains is {chains}.")
+        raise InputError(f"chains must be at least 2 for a standard error, got {chains}.")
     betas = _schedule(steps, moves)
     evidence = _agreed(potential, kernel, evidence)
     state = kernel.init(
@@ -120,16 +271,19 @@ def annealed(
             f"{level} all {chains} are forbidden. Take more chains, or evidence that leaves fewer "
             "forbidden worlds."
         )
-    # The weight of a forbidden start is 0 for ever: it may stand anywhere, so stand by another chain.
+    # The weight of a forbidden start stays 0 wherever it goes, so it takes the place of another chain.
     first = alive.int().argmax(1, keepdim=True)
     own = torch.arange(chains, device=alive.device)
     state = _take(state, torch.where(alive, own, first))
-    weights = _carry(
-        potential, kernel, state, betas, moves, rng, evidence, _ticker(betas, 1, progress)
-    )
+    up, path = steps_along(betas), AnnealingPath(potential)
+    tick = _ticker(len(up), progress)
+    weights, state = anneal(path, kernel, state, up, rng, moves=moves, tick=tick)
+    _check_kept(evidence, state)
     weights = weights.masked_fill(~alive, NOTHING)[None]
     mean, influence = log_mean(weights, label_blocks(1, chains, None).to(weights.device))
-    return LogZ(_log_count(evidence) + mean, standard_error(influence), effective_size(weights))
+    return LogZ(
+        evidence.log_number_of_worlds + mean, standard_error(influence), effective_size(weights)
+    )
 
 
 @torch.no_grad()
@@ -148,101 +302,71 @@ def reverse_annealed(
 ) -> LogZ:
     """log Z of every level by annealing its own draws to the uniform distribution: high on average.
 
-    The draws must have the distribution of their level; errors come from independent blocks, as in
-    `stepping_stone`. `steps`, a number or betas from 0 to 1, are gone through downwards. Annealing ends
-    among the worlds that no hard formula forbids; their share of those that the evidence allows is
-    counted in `uniform` worlds, and its error added; the side is then not certain. Each draw costs one
-    run of annealing.
+    Errors come from independent blocks, as in `stepping_stone`. Annealing ends among the worlds that no
+    hard formula forbids. Their share of the worlds that the evidence allows is counted in uniform worlds
+    and its error is added; the estimate can then err on either side. Each draw costs one run of
+    annealing.
+
+    Args:
+        potential: the levels whose log Z is estimated.
+        kernel: makes the moves; built with the same evidence.
+        draws: worlds with the distribution of their level.
+        steps: the number of equal steps of beta, or betas from 0 to 1; they are taken downwards.
+        rng: the generator of all random numbers.
+        evidence: the categories that are allowed; without it, all of them.
+        moves: moves of the kernel at every beta.
+        batches: blocks of draws per chain, as in `stepping_stone`.
+        uniform: the number of uniform worlds that the share is counted in.
+        progress: called after each step.
     """
     betas = _schedule(steps, moves)
     evidence = _agreed(potential, kernel, evidence)
     listed = list(each(potential, draws))
-    tick = _ticker(betas, len(listed), progress)
+    down, path = steps_along(betas[::-1]), AnnealingPath(potential)
+    tick = _ticker(len(listed) * len(down), progress)
     found = []
     for values in listed:
         if not bool(evidence.allows(values).all()):
             raise InputError("the draws must agree with the evidence, but some of them do not.")
         state = kernel.init(potential, values)
         check_possible(state.scores)
-        found.append(_carry(potential, kernel, state, betas[::-1], moves, rng, evidence, tick))
+        weights, state = anneal(path, kernel, state, down, rng, moves=moves, tick=tick)
+        _check_kept(evidence, state)
+        found.append(weights)
     weights = torch.stack(found)
     blocks = label_blocks(len(weights), weights.shape[2], batches).to(weights.device)
     mean, influence = log_mean(weights, blocks)
     share, share_error = _possible_share(potential, evidence, uniform, weights.shape[2], rng)
     error = (standard_error(influence) ** 2 + share_error**2).sqrt()
-    return LogZ(_log_count(evidence) + share - mean, error, effective_size(weights))
-
-
-def _carry(
-    potential: BasePotential,
-    kernel: Kernel,
-    state: State,
-    betas: Sequence[float],
-    moves: int,
-    rng: Generator,
-    evidence: Evidence,
-    tick: Callable[[], None],
-) -> Float64[Tensor, "levels chains"]:
-    """The log weights of chains that are carried from the first beta to the last."""
-    weights = torch.zeros(state.scores.shape, dtype=torch.float64, device=state.scores.device)
-    for number, (before, after) in enumerate(pairwise(betas), 2):
-        weights += (after - before) * state.scores.double()
-        if number < len(betas):  # where a path ends nothing depends on the worlds any more
-            state = _explore(potential, kernel, state, after, moves, rng)
-        tick()
-    if not bool(evidence.allows(state.values).all()):
-        raise InputError(
-            "the kernel must keep to the evidence, but it has made worlds that do not agree. Build it "
-            "with the same evidence."
-        )
-    return weights
-
-
-def _explore(
-    potential: BasePotential, kernel: Kernel, state: State, beta: float, moves: int, rng: Generator
-) -> State:
-    """Moves at one beta; scores and slopes go in and come out as they are at beta 1.
-
-    They are linear in beta, so that no world is scored anew for a change of beta; and those of a world
-    that has not moved are kept, so that rounding does not add up.
-    """
-    scaled = ScaledPotential(potential, [beta] * potential.levels)
-    slopes = None if state.slopes is None else beta * state.slopes
-    moved = state._replace(scores=beta * state.scores, slopes=slopes)
-    for _ in range(moves):
-        moved, _ = kernel.step(scaled, moved, rng)
-    same = (moved.values == state.values).all(-1)
-    scores = torch.where(same, state.scores, moved.scores / beta)
-    slopes = None if moved.slopes is None else moved.slopes / beta
-    if slopes is not None and state.slopes is not None:
-        slopes = torch.where(same[..., None], state.slopes, slopes)
-    return moved._replace(scores=scores, slopes=slopes)
+    return LogZ(evidence.log_number_of_worlds + share - mean, error, effective_size(weights))
 
 
 def _schedule(steps: int | Sequence[float], moves: int) -> list[float]:
     """The betas from 0 to 1."""
     if moves < 1:
-        raise InputError(f"moves must be at least 1, but is {moves}.")
+        raise InputError(f"moves must be at least 1, got {moves}.")
     if isinstance(steps, int):
         if steps < 1:
-            raise InputError(f"annealing takes at least one step, but steps is {steps}.")
+            raise InputError(f"steps must be at least 1, got {steps}.")
         refuse_size(_BETA * steps, f"annealing in {told(steps)} steps", "Take fewer steps.")
         return [step / steps for step in range(steps + 1)]
     betas = [float(beta) for beta in steps]
     rising = all(before < after for before, after in pairwise(betas))
     if len(betas) < 2 or betas[0] != 0 or betas[-1] != 1 or not rising:
         raise InputError(
-            f"betas must rise from 0 to 1 without repeats, but these are {betas}. Give a number of "
-            "steps instead for equal ones."
+            f"betas must rise from 0 to 1 without repeats, got {betas}. Give a number of steps instead "
+            "for equal ones."
         )
     return betas
 
 
 def _agreed(potential: BasePotential, kernel: Kernel, evidence: Evidence | None) -> Evidence:
-    """The evidence that holds for start and kernel alike; refuses a kernel that was told otherwise."""
+    """The evidence for start and kernel alike; refuses a kernel that was built with other evidence."""
     evidence = evidence or Evidence.none(potential.space)
     if evidence.space != potential.space:
-        raise InputError("this evidence is about another space than the potential's.")
+        raise InputError(
+            "the evidence is about another space than the potential. Build it with the same space."
+        )
     for one in simple_kernels(kernel):
         told = getattr(one, "evidence", evidence) or Evidence.none(potential.space)
         if not torch.equal(told.allowed, evidence.allowed):
@@ -253,9 +377,12 @@ def _agreed(potential: BasePotential, kernel: Kernel, evidence: Evidence | None)
     return evidence
 
 
-def _log_count(evidence: Evidence) -> float:
-    """The log of the number of worlds that the evidence allows, which may be astronomical."""
-    return evidence.log_number_of_worlds
+def _check_kept(evidence: Evidence, state: State) -> None:
+    if not bool(evidence.allows(state.values).all()):
+        raise InputError(
+            "the kernel must keep to the evidence, but it has made worlds that do not agree. Build it "
+            "with the same evidence."
+        )
 
 
 def _possible_share(
@@ -263,7 +390,7 @@ def _possible_share(
 ) -> tuple[Float64[Tensor, " levels"], Float64[Tensor, " levels"]]:
     """The log of the share of allowed worlds that no hard formula forbids, and its standard error."""
     if number < 1:
-        raise InputError(f"uniform must be at least 1, but is {number}.")
+        raise InputError(f"uniform must be at least 1, got {number}.")
     possible = torch.zeros(potential.levels, dtype=torch.float64, device=rng.device)
     for first in range(0, number, at_once):
         worlds = uniform_worlds(
@@ -281,7 +408,7 @@ def _possible_share(
 
 
 def _take(state: State, chains: Int64[Tensor, "levels chains"]) -> State:
-    """The state with every chain where another one of its level stands."""
+    """The state in which every chain has the world of a given chain of its level."""
     wide = chains[..., None]
     slopes = state.slopes
     return state._replace(
@@ -291,9 +418,9 @@ def _take(state: State, chains: Int64[Tensor, "levels chains"]) -> State:
     )
 
 
-def _ticker(betas: Sequence[float], runs: int, progress: Progress | None) -> Callable[[], None]:
-    """What is called after every step, and tells how many there have been."""
-    done, total = 0, runs * (len(betas) - 1)
+def _ticker(total: int, progress: Progress | None) -> Callable[[], None]:
+    """A function to call after every step; it reports how many there have been."""
+    done = 0
 
     def tick() -> None:
         nonlocal done

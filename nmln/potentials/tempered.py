@@ -1,59 +1,14 @@
 """A potential at several temperatures: parallel tempering is parallel noising on this ladder."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Sequence
 
 from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
 from nmln.files import InputError
-from nmln.memory import refuse_size, told
+from nmln.ladders import Temperatures
 from nmln.potentials.base import BasePotential
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
-
-_LEVEL = 1000  # bytes that a level takes at the least, with its weights and its row of chains
-
-
-@dataclass(frozen=True)
-class Temperatures:
-    """A ladder of temperatures, hottest first; the last one, usually 1, is the target's."""
-
-    rates: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rates", tuple(map(float, self.rates)))
-        if not self.rates:
-            raise InputError("a ladder needs at least one temperature: Temperatures((4, 2, 1)).")
-        for level, temperature in enumerate(self.rates):
-            if not 0 < temperature < float("inf"):
-                raise InputError(
-                    f"temperatures must be positive and finite, but level {level} has {temperature}."
-                )
-        for level, (above, below) in enumerate(pairwise(self.rates)):
-            if above <= below:
-                cure = tuple(sorted(set(self.rates), reverse=True))
-                raise InputError(
-                    f"temperatures must fall from level to level, but level {level} has {above} and "
-                    f"level {level + 1} has {below}. Sort them with Temperatures({cure})."
-                )
-
-    @staticmethod
-    def geometric(hottest: float, levels: int) -> "Temperatures":
-        """Neighbours at a fixed ratio, from the hottest down to 1."""
-        if levels < 1 or (levels > 1 and not hottest > 1):
-            raise InputError(
-                f"temperatures fall from more than 1 to 1 over at least one level, but hottest is "
-                f"{hottest} and levels is {levels}."
-            )
-        refuse_size(_LEVEL * levels, f"a ladder of {told(levels)} levels", "Take fewer levels.")
-        return Temperatures((*(hottest ** (1 - i / (levels - 1)) for i in range(levels - 1)), 1.0))
-
-    def __len__(self) -> int:
-        return len(self.rates)
-
-    def __iter__(self) -> Iterator[float]:
-        return iter(self.rates)
 
 
 class TemperedPotential(BasePotential):
@@ -65,12 +20,12 @@ class TemperedPotential(BasePotential):
     def __init__(
         self, potential: BasePotential, temperatures: Temperatures | Sequence[float]
     ) -> None:
-        if not isinstance(temperatures, Temperatures):
-            temperatures = Temperatures(tuple(temperatures))
+        temperatures = Temperatures(tuple(temperatures))
         super().__init__(potential.space, len(temperatures))
         if potential.levels != 1:
             raise InputError(
-                f"tempering takes a potential of one level, but this one has {potential.levels}."
+                f"tempering takes a potential of one level, got one of {potential.levels} levels. Take "
+                "one level of it."
             )
         self.precision = nn.Buffer(
             potential.precision.clone().to(potential.dtype), persistent=False

@@ -10,9 +10,8 @@ from itertools import islice
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from nmln.evaluation import Evaluation, RecallCurve
+from nmln.evaluation import Estimate, Evaluation, LevelEvaluation, RecallCurve, ahead, fallen
 from nmln.molecules.chemistry.drawing import draw_svg
-from nmln.molecules.levels import Estimate, Level, ahead, fallen
 from nmln.report import page
 from nmln.report.figures import level_colours, literal
 from nmln.report.page import Html, Section, markup
@@ -112,7 +111,7 @@ def _card(one: Shown) -> str:
 # The main numbers.
 
 
-def tiles(target: Level) -> Html:
+def tiles(target: LevelEvaluation) -> Html:
     """What the target level's samples are worth, in four numbers with their denominators."""
     found = target.found
     known = found.known_train
@@ -147,7 +146,7 @@ def tiles(target: Level) -> Html:
     return Html(f"<div class='tiles'>{''.join(parts)}</div>")
 
 
-def level_findings(levels: Sequence[Level]) -> tuple[list[str], list[str]]:
+def level_findings(levels: Sequence[LevelEvaluation]) -> tuple[list[str], list[str]]:
     """What the levels say: what is well, and what is not."""
     well: list[str] = []
     wrong: list[str] = []
@@ -179,7 +178,7 @@ def level_findings(levels: Sequence[Level]) -> tuple[list[str], list[str]]:
 # Levels.
 
 
-def levels_html(levels: Sequence[Level]) -> Html:
+def levels_html(levels: Sequence[LevelEvaluation]) -> Html:
     """A table of all levels with intervals, and the two numbers that should rise as pictures."""
     rank = levels[-1].rank
     names = [one.name for one in levels]
@@ -204,7 +203,7 @@ def levels_html(levels: Sequence[Level]) -> Html:
     return page.joined(_level_table(levels), page.panels(paints), _note(note))
 
 
-def _level_table(levels: Sequence[Level]) -> Html:
+def _level_table(levels: Sequence[LevelEvaluation]) -> Html:
     rank = levels[-1].rank
     head = (
         "level", "valid", f"test recall at {rank:,}", "unique", "in training set", "in test set",
@@ -232,7 +231,7 @@ def _level_table(levels: Sequence[Level]) -> Html:
     )
 
 
-def _named(one: Level, target: bool) -> Html:
+def _named(one: LevelEvaluation, target: bool) -> Html:
     return _small(one.name, "target" if target else f"level {one.number}")
 
 
@@ -287,7 +286,7 @@ def _paint_estimates(
 # Recall.
 
 
-def recall_html(levels: Sequence[Level], known: int) -> Html:
+def recall_html(levels: Sequence[LevelEvaluation], known: int) -> Html:
     """The recall curves of all levels; `known` is how many molecules both sets have together."""
     test, train = levels[-1].found.test.size, levels[-1].found.train.size
     colours = level_colours(len(levels))
@@ -340,7 +339,7 @@ def _hex(colour: Any) -> str:
 
 
 def sections(
-    levels: Sequence[Level],
+    levels: Sequence[LevelEvaluation],
     train: Collection[str],
     test: Collection[str],
     *,

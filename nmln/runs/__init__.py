@@ -1,7 +1,5 @@
-"""The jobs behind the command line: from files to files."""
+"""What a user does with a folder: train, sample, evaluate, ask; one file for each."""
 
 from nmln.runs.contents import Contents, inspect
-from nmln.runs.corruption import Outcome, builtin
-from nmln.runs.corruption import run as corrupt_builtin
 
-__all__ = ["Contents", "Outcome", "builtin", "corrupt_builtin", "inspect"]
+__all__ = ["Contents", "inspect"]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from nmln import checkpoint
+from nmln.evaluation import Estimate, LevelEvaluation, count_by_chain, judge_levels
 from nmln.files import InputError, write_lines
-from nmln.molecules.levels import Estimate, Level, count_by_chain, judge_levels
 from nmln.report import molecules as parts
 from nmln.report import page
 from nmln.report.chains import chains_html
@@ -29,7 +29,7 @@ class Outcome:
     """What the job came to: the levels, the target last, and what was written."""
 
     folder: Path
-    levels: tuple[Level, ...]
+    levels: tuple[LevelEvaluation, ...]
     seconds: dict[str, float]
     findings: list[str]
     written: tuple[Path, ...]
@@ -193,7 +193,7 @@ def _more(folder: Path) -> str:
     )
 
 
-def _table(levels: tuple[Level, ...]) -> list[str]:
+def _table(levels: tuple[LevelEvaluation, ...]) -> list[str]:
     """The levels as CSV; an interval that is not known is empty."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")

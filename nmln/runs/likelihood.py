@@ -1,14 +1,8 @@
-"""The held-out log-likelihood of a trained model, with log Z from both sides.
-
-Chains are annealed from independent groups, with the marginals of the data, to the noisiest level and
-back again. From there to the target it goes level by level, by worlds recorded at all of them. Uniform
-worlds are much further away: they have the wrong atoms and far too many bonds. And the levels overlap
-well, as they must to exchange worlds, which a way from noise straight to the target cannot use.
-"""
+"""The held-out log-likelihood of a trained model, with log Z from both sides (`nmln.partition`)."""
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,65 +12,16 @@ from torch import Generator, Tensor
 
 from nmln.files import InputError, plain, write_lines
 from nmln.kernels.defaults import kernel_named
-from nmln.memory import refuse_size, told
 from nmln.model import Model
 from nmln.molecules.likelihood import Structures, log_probabilities
-from nmln.partition import mbar, stepping_stone
-from nmln.partition.blocks import effective_size
-from nmln.partition.carrying import bennett, carry, draw_possible, log_mean_of
+from nmln.partition import LogZBracket, estimate_log_z
+from nmln.partition.estimate import CHAINS, STEPS, SWEEPS
 from nmln.potentials.base import BasePotential
-from nmln.potentials.independent import IndependentPotential
 from nmln.runs import data as sources
 from nmln.runs import sample as sampling
 from nmln.runs.folder import RunFolder
-from nmln.sampler import sample
-from nmln.types import Values
-
-CHAINS, STEPS, SWEEPS = 100, 3000, 1000
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class LogZ:
-    """log Z of the target level from both sides, from below and from above, with standard errors.
-
-    `low` and `high` err to their own side on average and close in on the truth with more steps and
-    sweeps. `value` weighs both ways by how well they overlap (Bennett's ratio) and has the least error.
-    """
-
-    value: float
-    error: float
-    low: float
-    low_error: float
-    high: float
-    high_error: float
-    effective_size: float  # of the chains that were annealed to the noisiest level
-    data: float = float("-inf")  # what the data alone add up to: log Z is at least this
-
-    def with_data(self, data: float) -> "LogZ":
-        """The same, knowing that log Z is not below what the data alone add up to.
-
-        Chains that never find some of the data miss their part of Z; then this is the better value.
-        """
-        return replace(self, data=data, value=max(self.value, data))
-
-    @property
-    def missed(self) -> bool:
-        """Whether the data weigh more than the chains have found altogether."""
-        return self.data > max(self.high + 2 * self.high_error, self.low + 2 * self.low_error)
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """From two errors below the low estimate to two above the high one; never below `data`."""
-        least = min(self.low - 2 * self.low_error, self.value - 2 * self.error)
-        most = max(self.high + 2 * self.high_error, self.value + 2 * self.error)
-        return max(least, self.data), max(most, self.data)
-
-    @property
-    def contradictory(self) -> bool:
-        """Whether what must be low is above what must be high: chains that have not settled."""
-        return self.low - 2 * self.low_error > self.high + 2 * self.high_error
 
 
 @dataclass(frozen=True)
@@ -107,7 +52,7 @@ class Likelihood:
     test_worlds: Mean | None
     train_molecules: Mean | None
     test_molecules: Mean | None
-    partition: LogZ
+    partition: LogZBracket
 
     @property
     def train(self) -> float:
@@ -205,7 +150,7 @@ def measure(
         raise InputError("there are no worlds to measure the likelihood of.")
     target = model.level(-1)
     structures = [Structures.of(model.space, worlds) for worlds in (train, test) if molecules]
-    found = estimate_log_z(model, train, chains, steps, sweeps, seed, progress)
+    found = log_z_of(model, train, chains, steps, sweeps, seed, progress)
     found = found.with_data(_weight_of_data(target, torch.cat([train, test]), structures))
 
     def mean(worlds: Tensor) -> Mean | None:
@@ -234,11 +179,8 @@ def _weight_of_data(
     return float(target.score(worlds.unique(dim=0)[None])[0].double().logsumexp(0))
 
 
-# log Z, from both sides.
-
-
 @torch.no_grad()
-def estimate_log_z(
+def log_z_of(
     model: Model,
     worlds: Integer[Tensor, "worlds groups"],
     chains: int = CHAINS,
@@ -246,90 +188,30 @@ def estimate_log_z(
     sweeps: int = SWEEPS,
     seed: int = 0,
     progress: Progress | None = None,
-) -> LogZ:
-    """log Z of the target level: annealed from independent groups to the noisiest level and back, then
-    from level to level by the worlds that the model's own chains record.
+) -> LogZBracket:
+    """log Z of the target level of a model; annealing starts from the marginals of the worlds.
 
-    The groups have the marginals of some worlds, corrupted as for the noisiest level. Annealing takes
-    `steps` steps of one move each way; the chains take `sweeps` sweeps, and the way back begins where
-    they end.
+    Args:
+        model: the model, with its own kernel, moves and exchange phases.
+        worlds: data; they are corrupted as for the noisiest level.
+        chains: the number of chains, at least 2.
+        steps: the number of annealing steps in each direction.
+        sweeps: the number of sweeps of the recorded chains, at least 3.
+        seed: the seed of all random numbers.
+        progress: called with the number of steps and sweeps done, and of all.
     """
-    for name, number, least in (("chains", chains, 2), ("steps", steps, 1), ("sweeps", sweeps, 3)):
-        if number < least:
-            raise InputError(f"{name} must be at least {least}, but is {number}.")
-    recorded = sweeps // 4 * chains * model.method.chain_levels
-    refuse_size(
-        recorded * model.space.measure.bytes_per_world,
-        f"recording {told(recorded)} worlds",
-        "Take fewer chains or sweeps.",
-    )
     rng = Generator().manual_seed(seed)
-    kernel = kernel_named(model.config.sampling.kernel, model.space)
-    noisiest = model.level(0)
-    corrupted = model.method.corrupt(model.space, worlds, rng)[:1]
-    start = IndependentPotential.fit(model.space, corrupted).to(noisiest.dtype)
-    done, total = 0, sweeps + 2 * steps
-
-    def tick(number: int = 1) -> None:
-        nonlocal done
-        done += number
-        if progress is not None:
-            progress(done, total)
-
-    drawn, share, share_error = draw_possible(start, noisiest, chains, rng)
-    there, arrived = carry(start, noisiest, kernel, drawn, range(steps + 1), rng, tick)
-    draws = _record(model, arrived, sweeps, rng, tick)
-    back, _ = carry(start, noisiest, kernel, draws[-1][:1], range(steps, -1, -1), rng, tick)
-
-    (low, low_error), (high, high_error) = log_mean_of(there), log_mean_of(back)
-    middle, middle_error = bennett(there, -back)
-    found = [(middle, middle_error), (low, low_error), (-high, high_error)]
-    climbed = _climb(model.method.sampled(model.potential), draws)
-    numbers = [
-        number
-        for (first, error), (rest, other) in zip(found, climbed, strict=True)
-        for number in (first + rest + share, (error**2 + other**2 + share_error**2) ** 0.5)
-    ]
-    return LogZ(*numbers, effective_size=float(effective_size(there[None, None])))
-
-
-def _record(
-    model: Model,
-    worlds: Integer[Tensor, "1 chains groups"],
-    sweeps: int,
-    rng: Generator,
-    tick: Callable[[int], None],
-) -> list[Values]:
-    """Worlds of all levels, every second of the later half of the sweeps, the last one included.
-
-    Chains that start at worlds annealed to the noisiest level settle sooner than from pure noise, and
-    have not seen the data, so that they find what the model likes besides.
-    """
     method, config = model.method, model.config
-    burn_in, draws = sweeps // 2, []
-    for sweep in sample(
+    return estimate_log_z(
         method.sampled(model.potential),
+        model.level(0),
         kernel_named(config.sampling.kernel, model.space),
-        worlds.expand(method.chain_levels, -1, -1).clone(),
-        sweeps,
+        method.corrupt(model.space, worlds, rng)[0],
         rng,
+        chains=chains,
+        steps=steps,
+        sweeps=sweeps,
         moves=config.sampling.moves,
         phases=config.chains.phases,
-        burn_in=burn_in,
-    ):
-        if (sweeps - sweep.number) % 2 == 0:
-            draws.append(sweep.state.values.clone())
-        tick(1 if sweep.number > burn_in + 1 else burn_in + 1)
-    return draws
-
-
-def _climb(potential: BasePotential, draws: list[Values]) -> list[tuple[float, float]]:
-    """log Z of the target less that of the noisiest level: best, from below and from above."""
-    if potential.levels == 1:
-        return [(0.0, 0.0)] * 3
-    ratios, differences = stepping_stone(potential, draws), mbar(potential, draws)
-    return [
-        (float(differences.log_ratios[0, -1]), float(differences.errors[0, -1])),
-        (ratios.forward_sum, ratios.forward_sum_error),
-        (ratios.reverse_sum, ratios.reverse_sum_error),
-    ]
+        progress=progress,
+    )

@@ -6,9 +6,9 @@ from jaxtyping import Integer
 from torch import Generator, Tensor
 
 from nmln.config import LadderConfig
-from nmln.noise import Ladder
+from nmln.ladders import Ladder, LadderLike, Temperatures
 from nmln.potentials.base import BasePotential
-from nmln.potentials.tempered import Temperatures, TemperedPotential
+from nmln.potentials.tempered import TemperedPotential
 from nmln.space import Space
 from nmln.types import Values
 
@@ -38,7 +38,7 @@ class Method:
         return len(self.noise if self.temperatures is None else self.temperatures)
 
     @property
-    def ladder(self) -> Ladder | Temperatures:
+    def ladder(self) -> LadderLike:
         """What the chains exchange along."""
         return self.noise if self.temperatures is None else self.temperatures
 

@@ -16,10 +16,10 @@ from nmln.counting import more_than
 from nmln.exchange import start_walkers
 from nmln.files import InputError
 from nmln.kernels.coloured import ColouredGibbs
+from nmln.ladders import Temperatures
 from nmln.logic import WeightedFormula
 from nmln.noise import uniform
 from nmln.potentials.formula import FormulaPotential
-from nmln.potentials.tempered import Temperatures
 from nmln.sampler import advance, start
 from nmln.space import Space
 from nmln.types import Values

@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from nmln.cli.reproduce import matching as command
-from nmln.experiments.matching import Settings, fit_and_sample, matchings, obeys, run, space_of
+from nmln.experiments.matching import (
+    MatchingSettings,
+    fit_and_sample,
+    matchings,
+    obeys,
+    run,
+    space_of,
+)
 
 
 @pytest.mark.parametrize(("nodes", "count"), [(2, 1), (4, 3), (6, 15), (8, 105)])
@@ -25,7 +32,7 @@ def test_only_they_obey() -> None:
 
 
 def test_a_short_run_writes_its_numbers(tmp_path: Path) -> None:
-    settings = Settings(
+    settings = MatchingSettings(
         nodes=4, evaluations=4000, chains=20, sweeps=4, burn_in=3, runs=2, learning_rates=(3e-3,)
     )
     ticks: list[None] = []
@@ -42,11 +49,11 @@ def test_a_short_run_writes_its_numbers(tmp_path: Path) -> None:
 
 def test_the_command_has_the_defaults_of_the_experiment() -> None:
     for name, parameter in signature(command).parameters.items():
-        assert name == "output" or parameter.default == getattr(Settings, name)
+        assert name == "output" or parameter.default == getattr(MatchingSettings, name)
 
 
 @pytest.mark.slow
 def test_noising_learns_a_deterministic_constraint() -> None:
     torch.set_num_threads(1)
-    found = fit_and_sample(Settings(evaluations=1_000_000), "noising", 3e-3, seed=1)
+    found = fit_and_sample(MatchingSettings(evaluations=1_000_000), "noising", 3e-3, seed=1)
     assert found.satisfied >= 0.9

@@ -12,10 +12,10 @@ from nmln.experiments.n_queens_runs import (
     CROSSED,
     GRID,
     METHODS,
-    Generated,
+    GeneratedBoards,
     Method,
-    Run,
-    Settings,
+    QueensRun,
+    QueensSettings,
     Task,
     comparisons,
     generate,
@@ -31,7 +31,7 @@ from nmln.model import Model
 from nmln.training import DivergenceError
 from tests.test_cli import nmln
 
-QUICK = Settings(
+QUICK = QueensSettings(
     n=4, runs=2, steps=6, moves=2, replicas=4, batch=4, channels=2, layers=1, boards=4,
     sweeps=8, moves_per_sample=2,
 )  # fmt: skip
@@ -48,13 +48,15 @@ def timeless(content: object) -> object:
 
 def a_run(
     attacks: float, count: float, share: float, *, method: Method = "noising", seed: int = 1
-) -> Run:
+) -> QueensRun:
     """A run whose late samples measure this."""
     late = {"attacks": attacks, "queens": count, "solved": share}
     curves = {name: [value] * (1 + QUICK.sweeps) for name, value in late.items()}
-    found = Generated(curves, {name: [value] for name, value in late.items()}, [0.5], 0, [], 1, 1.0)
+    found = GeneratedBoards(
+        curves, {name: [value] for name, value in late.items()}, [0.5], 0, [], 1, 1.0
+    )
     generated = {str(method): found, CROSSED: found}
-    return Run(Task("gibbs", method, 1e-3, seed), generated, False, 0, 0.0, 1, 1.0)
+    return QueensRun(Task("gibbs", method, 1e-3, seed), generated, False, 0, 0.0, 1, 1.0)
 
 
 def compared(
@@ -92,7 +94,7 @@ def test_what_is_finished_is_not_done_again(
 ) -> None:
     played: list[Task] = []
 
-    def watched(settings: Settings, task: Task) -> Run:
+    def watched(settings: QueensSettings, task: Task) -> QueensRun:
         played.append(task)
         return play(settings, task)
 
@@ -213,14 +215,14 @@ def test_a_run_that_diverges_says_so_and_generates(monkeypatch: pytest.MonkeyPat
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InputError, match="at least 4 rows, but n is 3"):
-        Settings(n=3)
+        QueensSettings(n=3)
     with pytest.raises(InputError, match="at least 2 runs"):
-        Settings(runs=1)
+        QueensSettings(runs=1)
     with pytest.raises(InputError, match="no good learning rate is known for the kernel 'path'"):
-        Settings(kernels=("path",))
+        QueensSettings(kernels=("path",))
     with pytest.raises(InputError, match="no budget 'long'"):
-        Settings.of("long")
-    assert Settings.of("quick", n=None, steps=3) == Settings(steps=3)
+        QueensSettings.of("long")
+    assert QueensSettings.of("quick", n=None, steps=3) == QueensSettings(steps=3)
 
 
 def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
@@ -247,7 +249,7 @@ def test_rates_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_small_boards_are_learned_by_both_methods(tmp_path: Path) -> None:
     """Five queens are easy: trained a little, both put the right number on a board with few attacks."""
-    settings = Settings(n=5, kernels=("gibbs",), runs=2, steps=400, sweeps=100)
+    settings = QueensSettings(n=5, kernels=("gibbs",), runs=2, steps=400, sweeps=100)
     ((found,), _) = gather(settings, tmp_path, processes=2)
     for method in METHODS:
         assert found.late[method]["queens"].value == pytest.approx(5, abs=0.5)

@@ -12,7 +12,7 @@ from nmln.cli.reproduce import toy_tracking
 from nmln.experiments.intervals import bootstrap, mean
 from nmln.experiments.toy_tracking import (
     METHODS,
-    Settings,
+    TrackingSettings,
     compare,
     exact_magnetisation,
     first_third,
@@ -37,22 +37,22 @@ from nmln.space import Space
 from tests.exact import distribution
 from tests.test_cli import nmln
 
-QUICK = Settings(times=3, sweeps=2, seeds=3, last_betas=(2.0, 16.0))
-SMALL = Settings(bits=6, times=5)
+QUICK = TrackingSettings(times=3, sweeps=2, seeds=3, last_betas=(2.0, 16.0))
+SMALL = TrackingSettings(bits=6, times=5)
 
 
-def space_of(settings: Settings) -> Space:
+def space_of(settings: TrackingSettings) -> Space:
     return Space(Language(predicate("up", "bit")), {"bit": settings.bits})
 
 
-def worlds_and_probabilities(settings: Settings, time: int) -> tuple[Tensor, Tensor]:
+def worlds_and_probabilities(settings: TrackingSettings, time: int) -> tuple[Tensor, Tensor]:
     worlds = space_of(settings).enumerate()
     weights = worlds.sum(1)
     return weights, log_target(settings, 5.0)[time][weights].softmax(0)
 
 
 def test_the_ladders_are_those_of_the_paper() -> None:
-    temperatures, rates = Settings().temperatures.rates, Settings().ladder.rates
+    temperatures, rates = TrackingSettings().temperatures.rates, TrackingSettings().ladder.rates
     assert len(temperatures) == len(rates) == 10
     assert temperatures == pytest.approx([4 ** (level / 9) for level in range(9, -1, -1)])
     assert rates == pytest.approx([0.5 * (level / 9) ** 2 for level in range(9, -1, -1)])
@@ -60,7 +60,7 @@ def test_the_ladders_are_those_of_the_paper() -> None:
 
 
 def test_the_energy_is_that_of_the_paper() -> None:
-    scores = log_target(Settings(), 16.0)
+    scores = log_target(TrackingSettings(), 16.0)
     assert scores.shape == (60, 21)
     assert scores[0, 3].item() == pytest.approx(-(1 * 3 + 0.1 * (2 * 3 - 20)))
     assert scores[-1, 14].item() == pytest.approx(-(16 * 6 - 0.1 * (2 * 14 - 20)))
@@ -90,7 +90,7 @@ def test_noised_scores_are_the_noised_distribution(time: int) -> None:
 
 
 def test_a_corrupted_sharp_target_keeps_its_smallest_probabilities() -> None:
-    settings = Settings()
+    settings = TrackingSettings()
     channels = torch.stack([weight_channel(settings.bits, rate) for rate in settings.ladder])
     scores = noised_scores(log_target(settings, 16.0)[-1], channels)
     assert scores.isfinite().all()
@@ -128,7 +128,7 @@ def test_the_exact_magnetisation_is_that_of_enumeration() -> None:
 
 
 def test_both_methods_find_the_exact_magnetisation_of_an_easy_target() -> None:
-    settings = Settings(bits=4, times=3, sweeps=30, seeds=300, levels=4)
+    settings = TrackingSettings(bits=4, times=3, sweeps=30, seeds=300, levels=4)
     exact = exact_magnetisation(log_target(settings, 1.0))
     for method in METHODS:
         seen = track(method, settings, 1.0).magnetisation
@@ -178,9 +178,9 @@ def test_another_seed_gives_another_run_and_the_main_run_is_part_of_the_sweep() 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InputError, match="at least 3 times, but times is 2"):
-        Settings(times=2)
+        TrackingSettings(times=2)
     with pytest.raises(InputError, match="at least 2 seeds"):
-        Settings(seeds=1)
+        TrackingSettings(seeds=1)
 
 
 def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
 
 def test_the_command_has_the_defaults_of_the_experiment() -> None:
     for name, parameter in signature(toy_tracking).parameters.items():
-        assert name == "output" or parameter.default == getattr(Settings, name)
+        assert name == "output" or parameter.default == getattr(TrackingSettings, name)
 
 
 def test_the_bootstrap_of_an_average_is_the_textbook_interval() -> None:
@@ -236,7 +236,7 @@ def test_the_hottest_temperature_leaves_a_well_only_while_the_barrier_is_low(
     last_beta: float, least: float, most: float
 ) -> None:
     """All times of the last third, the hottest chains alone, from the well of zeros."""
-    settings, space = Settings(), space_of(Settings())
+    settings, space = TrackingSettings(), space_of(TrackingSettings())
     kernel, rng = Metropolis(space), Generator().manual_seed(0)
     values = torch.zeros(1, 200, settings.bits, dtype=space.dtype)
     crossed = torch.zeros(200, dtype=torch.bool)
@@ -251,7 +251,7 @@ def test_the_hottest_temperature_leaves_a_well_only_while_the_barrier_is_low(
 
 @pytest.mark.slow
 def test_at_the_fixed_defaults_noising_is_off_by_at_most_half_as_much_as_tempering() -> None:
-    settings = Settings()
+    settings = TrackingSettings()
     found = compare(settings, max(settings.last_betas))
     assert found.last["noising"].value <= 0.5 * found.last["tempering"].value
     assert found.ratio.high <= 0.5

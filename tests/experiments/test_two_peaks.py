@@ -9,7 +9,7 @@ from nmln.cli.reproduce import two_peaks
 from nmln.experiments.two_peaks import (
     METHODS,
     Neighbours,
-    Settings,
+    TwoPeaksSettings,
     crossings,
     histogram,
     log_density,
@@ -24,8 +24,10 @@ from nmln.space import Space
 from nmln.types import Kernel
 from tests.test_cli import nmln
 
-QUICK = Settings(sweeps=30, moves=4, seeds=3)
-SMALL = Settings(cells=12, peaks=(3, 8), width=1.3, sweeps=120, moves=8, levels=3, seeds=200)
+QUICK = TwoPeaksSettings(sweeps=30, moves=4, seeds=3)
+SMALL = TwoPeaksSettings(
+    cells=12, peaks=(3, 8), width=1.3, sweeps=120, moves=8, levels=3, seeds=200
+)
 
 
 def line(cells: int) -> Space:
@@ -33,10 +35,10 @@ def line(cells: int) -> Space:
 
 
 def test_the_density_has_two_peaks_and_hardly_anything_between() -> None:
-    density = log_density(Settings()).exp()
+    density = log_density(TwoPeaksSettings()).exp()
     assert density.sum().item() == pytest.approx(1)
     assert density[:100].sum().item() == pytest.approx(0.4, abs=1e-4)
-    first, second = Settings().peaks
+    first, second = TwoPeaksSettings().peaks
     assert density[first] > density[first - 1]
     assert density[first] > density[first + 1]
     assert density[second] > density[second + 1]
@@ -85,8 +87,8 @@ def test_a_histogram_counts_and_its_distance_is_the_total_variation() -> None:
 
 def test_a_crossing_ends_in_the_other_peak() -> None:
     walk = torch.tensor([[60], [75], [90], [100], [124], [139], [100], [123], [60], [100], [61]])
-    assert crossings(walk, Settings()).tolist() == [2]
-    assert crossings(torch.tensor([[100], [140], [100]]), Settings()).tolist() == [0]
+    assert crossings(walk, TwoPeaksSettings()).tolist() == [2]
+    assert crossings(torch.tensor([[100], [140], [100]]), TwoPeaksSettings()).tolist() == [0]
 
 
 def test_a_quick_run_writes_everything_and_repeats(tmp_path: Path) -> None:
@@ -105,13 +107,13 @@ def test_a_quick_run_writes_everything_and_repeats(tmp_path: Path) -> None:
 
 
 def test_one_chain_is_a_ladder_of_one_level_with_as_many_cold_moves() -> None:
-    assert Settings().temperatures("single").rates == (1.0,)
+    assert TwoPeaksSettings().temperatures("single").rates == (1.0,)
     assert trace("single", QUICK).shape == trace("tempering", QUICK).shape == (30, 3)
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InputError, match="at least 2 seeds"):
-        Settings(seeds=1)
+        TwoPeaksSettings(seeds=1)
 
 
 def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
@@ -130,12 +132,12 @@ def test_the_commands_explain_themselves() -> None:
 
 def test_the_command_has_the_defaults_of_the_experiment() -> None:
     for name, parameter in signature(two_peaks).parameters.items():
-        assert name == "output" or parameter.default == getattr(Settings, name)
+        assert name == "output" or parameter.default == getattr(TwoPeaksSettings, name)
 
 
 @pytest.mark.slow
 def test_one_chain_stays_and_tempering_crosses(tmp_path: Path) -> None:
-    sampled = run(Settings(sweeps=1000), tmp_path).sampled
+    sampled = run(TwoPeaksSettings(sweeps=1000), tmp_path).sampled
     assert sampled["single"].crossings.value == 0
     assert sampled["single"].distance.low > 0.55
     assert sampled["tempering"].crossings.low > 50

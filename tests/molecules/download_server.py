@@ -15,7 +15,7 @@ from nmln.molecules.downloads import (
     CACHE,
     MIRROR,
     SOURCES,
-    Source,
+    PublicSource,
     cache_folder,
 )
 
@@ -103,8 +103,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 @pytest.fixture
-def source(server: Server, monkeypatch: pytest.MonkeyPatch) -> Source:
-    found = Source("small", "a small set", server.url, SHA256, 0, "none")
+def source(server: Server, monkeypatch: pytest.MonkeyPatch) -> PublicSource:
+    found = PublicSource("small", "a small set", server.url, SHA256, 0, "none")
     monkeypatch.setitem(SOURCES, "small", found)
     return found
 

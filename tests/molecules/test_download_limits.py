@@ -12,21 +12,21 @@ from requests.adapters import HTTPAdapter
 
 from nmln.files import InputError
 from nmln.molecules import smiles_files
-from nmln.molecules.downloads import SOURCES, Source, cache_folder, fetch
+from nmln.molecules.downloads import SOURCES, PublicSource, cache_folder, fetch
 from nmln.molecules.smiles_files import stream_lines
 from tests.molecules.download_server import CONTENT, Server, left_over
 
 
 @pytest.fixture
-def tight(source: Source, monkeypatch: pytest.MonkeyPatch) -> Source:
+def tight(source: PublicSource, monkeypatch: pytest.MonkeyPatch) -> PublicSource:
     """A source of which only half is expected."""
-    monkeypatch.setattr(Source, "most", len(CONTENT) // 2)
+    monkeypatch.setattr(PublicSource, "most", len(CONTENT) // 2)
     return source
 
 
 @pytest.mark.parametrize("lengths", [True, False])
 def test_a_file_larger_than_expected_is_not_taken(
-    server: Server, tight: Source, lengths: bool
+    server: Server, tight: PublicSource, lengths: bool
 ) -> None:
     server.lengths = lengths
     with pytest.raises(InputError, match=rf"could not be fetched: .*at most {tight.most:,} are"):
@@ -36,13 +36,13 @@ def test_a_file_larger_than_expected_is_not_taken(
 
 
 def test_a_part_that_grows_beyond_the_limit_is_thrown_away(
-    server: Server, source: Source, monkeypatch: pytest.MonkeyPatch
+    server: Server, source: PublicSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.cut = 5000
     with pytest.raises(InputError, match="broke"):
         fetch(source, attempts=1)
     server.cut = None
-    monkeypatch.setattr(Source, "most", 6000)
+    monkeypatch.setattr(PublicSource, "most", 6000)
     with pytest.raises(InputError, match=r"could not be fetched: .*at most 6,000 are expected"):
         fetch(source, attempts=1)
     assert left_over() == set()
@@ -56,7 +56,7 @@ def test_every_set_has_a_generous_limit() -> None:
 
 @pytest.mark.parametrize("url", ["http://example.org/small.csv", "HTTP://10.0.0.1/small.csv"])
 def test_plain_http_is_refused_before_anything_is_asked(
-    server: Server, source: Source, monkeypatch: pytest.MonkeyPatch, url: str
+    server: Server, source: PublicSource, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.setattr(HTTPAdapter, "send", None)
     with pytest.raises(InputError, match=r"http is not protected.*give an https address"):
@@ -66,7 +66,7 @@ def test_plain_http_is_refused_before_anything_is_asked(
 
 @pytest.mark.parametrize("end", ["http://example.org/small.csv", "http://127.0.0.1:1/small.csv"])
 def test_a_redirect_from_https_to_http_is_not_followed(
-    server: Server, source: Source, monkeypatch: pytest.MonkeyPatch, end: str
+    server: Server, source: PublicSource, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     asked: list[str] = []
 
@@ -87,7 +87,7 @@ def test_a_redirect_from_https_to_http_is_not_followed(
 
 
 def test_a_redirect_away_from_this_machine_by_http_is_not_followed(
-    server: Server, source: Source
+    server: Server, source: PublicSource
 ) -> None:
     server.redirect = "http://example.org/small.csv"
     with pytest.raises(InputError, match="http is not protected"):
@@ -95,7 +95,7 @@ def test_a_redirect_away_from_this_machine_by_http_is_not_followed(
     assert len(server.asked) == 1
 
 
-def test_a_tiny_table_is_not_a_large_set(server: Server, source: Source) -> None:
+def test_a_tiny_table_is_not_a_large_set(server: Server, source: PublicSource) -> None:
     chembl = replace(SOURCES["chembl"], url=server.url.replace("small.csv", "chembl.txt.gz"))
     server.content = gzip.compress(b"canonical_smiles\nCCO\n", mtime=0)
     with pytest.raises(InputError, match=r"not the official file: it has \d+ bytes.* 274 MB"):
@@ -104,9 +104,9 @@ def test_a_tiny_table_is_not_a_large_set(server: Server, source: Source) -> None
 
 
 def test_a_packed_table_that_unpacks_to_too_much_is_refused(
-    server: Server, source: Source, monkeypatch: pytest.MonkeyPatch
+    server: Server, source: PublicSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Source, "most_unpacked", 100_000)
+    monkeypatch.setattr(PublicSource, "most_unpacked", 100_000)
     server.content = gzip.compress(b"smiles\n" + b"CCO\n" * 50_000)
     url = server.url.replace("small.csv", "small.csv.gz")
     with pytest.raises(InputError, match="unpacks to more than 100,000 characters"):
@@ -133,7 +133,7 @@ def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path: Path, packed: 
         list(stream_lines(path))
 
 
-def test_what_is_no_file_in_the_cache_is_named(server: Server, source: Source) -> None:
+def test_what_is_no_file_in_the_cache_is_named(server: Server, source: PublicSource) -> None:
     cache_folder().mkdir()
     os.mkfifo(cache_folder() / source.file)
     with pytest.raises(InputError, match="not a regular file"):

@@ -17,7 +17,7 @@ from nmln.molecules.datasets import DIRECTORY, Molecules, describe, known, load
 from nmln.molecules.downloads import (
     CACHE,
     SOURCES,
-    Source,
+    PublicSource,
     cache_folder,
     count_heavy_atoms,
     fetch,
@@ -42,13 +42,13 @@ MIXED = (
 )
 
 
-def serve(server: Server, source: Source, content: str | bytes) -> Source:
+def serve(server: Server, source: PublicSource, content: str | bytes) -> PublicSource:
     server.content = content if isinstance(content, bytes) else content.encode()
     return replace(source, sha256=None)
 
 
 def test_a_set_of_one_size_is_filtered_once_and_found_by_name(
-    server: Server, source: Source, monkeypatch: pytest.MonkeyPatch
+    server: Server, source: PublicSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mixed = serve(server, source, MIXED)
     monkeypatch.setitem(SOURCES, "small", mixed)
@@ -80,7 +80,7 @@ def test_a_set_of_one_size_is_filtered_once_and_found_by_name(
 
 
 def test_the_directory_goes_before_the_cache(
-    server: Server, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, source: PublicSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(SOURCES, "small", serve(server, source, MIXED))
     fetch(SOURCES["small"])
@@ -90,7 +90,7 @@ def test_the_directory_goes_before_the_cache(
     assert load("small-4").smiles == ("CC(N)O", "CCCC")
 
 
-def test_a_new_file_makes_old_sets_void(server: Server, source: Source) -> None:
+def test_a_new_file_makes_old_sets_void(server: Server, source: PublicSource) -> None:
     old = serve(server, source, "smiles\nCCO\n")
     fetch(old)
     assert select(old, 3) is not None
@@ -104,7 +104,7 @@ def test_a_new_file_makes_old_sets_void(server: Server, source: Source) -> None:
 
 
 def test_a_file_that_was_replaced_by_hand_makes_old_sets_void(
-    server: Server, source: Source
+    server: Server, source: PublicSource
 ) -> None:
     old = serve(server, source, "smiles\nCCO\nCCN\nC\n")
     path = fetch(old).path
@@ -128,7 +128,7 @@ def test_a_file_that_was_replaced_by_hand_makes_old_sets_void(
 
 
 def test_a_set_without_the_file_is_taken_if_it_is_of_the_last_one(
-    server: Server, source: Source
+    server: Server, source: PublicSource
 ) -> None:
     some = serve(server, source, "smiles\nCCO\nCC\n")
     path = fetch(some).path
@@ -142,7 +142,7 @@ def test_a_set_without_the_file_is_taken_if_it_is_of_the_last_one(
     assert select(some, 3) is None  # that of the file before
 
 
-def test_a_set_that_was_damaged_is_made_anew(server: Server, source: Source) -> None:
+def test_a_set_that_was_damaged_is_made_anew(server: Server, source: PublicSource) -> None:
     some = serve(server, source, "smiles\nCCO\nCC\n")
     fetch(some)
     selected = select(some, 3)
@@ -179,7 +179,7 @@ def test_the_layouts_of_the_official_files_are_read(
 
 
 def test_several_processes_filter_alike(
-    server: Server, source: Source, monkeypatch: pytest.MonkeyPatch
+    server: Server, source: PublicSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parcels: list[int] = []
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from nmln.molecules.datasets import DIRECTORY
-from nmln.molecules.downloads import Source, cache_folder
+from nmln.molecules.downloads import PublicSource, cache_folder
 from tests.molecules.download_server import Server
 from tests.molecules.test_user_files import Nmln
 
 
 @pytest.fixture
 def nmln(
-    source: Source,
+    source: PublicSource,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -35,7 +35,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def test_a_download_that_is_stopped_keeps_what_came_and_says_so(
-    server: Server, source: Source, nmln: Nmln
+    server: Server, source: PublicSource, nmln: Nmln
 ) -> None:
     server.content = b"smiles\n" + b"CCO\n" * 300_000
     half = len(server.content) // 2

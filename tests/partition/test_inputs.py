@@ -167,8 +167,8 @@ def test_draws_that_do_not_say_what_the_ratio_is_are_refused(estimate) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"chains": 1}, "at least two chains, but chains is 1"),
-        ({"steps": 0}, "at least one step, but steps is 0"),
+        ({"chains": 1}, "chains must be at least 2.* got 1"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"steps": (0, 0.5)}, "rise from 0 to 1"),
         ({"steps": (0, 0.5, 0.5, 1)}, "rise from 0 to 1"),
         ({"moves": 0}, "moves must be at least 1"),

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nmln.evaluation import evaluate
-from nmln.molecules.levels import Estimate, Level
+from nmln.evaluation import Estimate, LevelEvaluation, evaluate
 from nmln.report import molecules as parts
 from nmln.report import page
 from nmln.report.chains import chains_html
@@ -29,13 +28,15 @@ JUDGED = {
 }
 
 
-def level(number: int, valid: Estimate, recall: Estimate, name: str = "") -> Level:
+def level(number: int, valid: Estimate, recall: Estimate, name: str = "") -> LevelEvaluation:
     found = evaluate([*(s for s, n in COUNTS.items() for _ in range(n)), None], TRAIN, TEST)
     known = Estimate(0.3, 0.2, 0.4)
-    return Level(number, name or f"0.{9 - number}", found, valid, known, known, 1000, recall)
+    return LevelEvaluation(
+        number, name or f"0.{9 - number}", found, valid, known, known, 1000, recall
+    )
 
 
-def rising(name: str = "") -> list[Level]:
+def rising(name: str = "") -> list[LevelEvaluation]:
     return [
         level(0, Estimate(0.2, 0.1, 0.3), Estimate(1, 0, 2), name),
         level(1, Estimate(0.9, 0.8, 0.95), Estimate(2, 1, 3), name),

@@ -9,9 +9,10 @@ from torch import Generator
 from nmln.diagnostics import Diagnostics, diagnose
 from nmln.kernels.gibbs import Gibbs
 from nmln.kernels.langevin import DiscreteLangevin
+from nmln.ladders import Temperatures
 from nmln.language import Language, predicate
 from nmln.potentials.function import OneHotPotential
-from nmln.potentials.tempered import Temperatures, TemperedPotential
+from nmln.potentials.tempered import TemperedPotential
 from nmln.recording import Recorder
 from nmln.report.summary import write_summary
 from nmln.sampler import sample

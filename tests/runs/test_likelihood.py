@@ -16,7 +16,8 @@ from nmln.logic import WeightedFormula
 from nmln.model import Model
 from nmln.molecules.decoding import Decoder
 from nmln.molecules.likelihood import molecule_log_likelihood
-from nmln.partition.carrying import bennett
+from nmln.partition import LogZBracket
+from nmln.partition.estimate import bennett
 from nmln.runs import data as sources
 from nmln.runs import likelihood
 from nmln.runs import sample as sampling
@@ -183,7 +184,7 @@ def test_a_level_alone_scores_as_it_does_among_the_others(potential: str) -> Non
 def test_log_z_agrees_with_enumeration_for_every_method(method: str, hard: bool) -> None:
     rules = f"{FORMULAS}\nsmokes(x) => !friends(x, x2)." if hard else FORMULAS
     model, worlds = build("graph", rules, method=method)
-    found = likelihood.estimate_log_z(model, worlds, 400, 30, 30)
+    found = likelihood.log_z_of(model, worlds, 400, 30, 30)
     assert found.error < 0.1
     assert abs(found.value - sum_up(model)) < 4 * found.error
     assert abs(found.low - sum_up(model)) < 4 * found.low_error + 0.1
@@ -193,13 +194,11 @@ def test_log_z_agrees_with_enumeration_for_every_method(method: str, hard: bool)
 def test_formulas_that_forbid_nearly_everything_are_refused() -> None:
     rules = f"{FORMULAS}\nsmokes(x).\nfriends(x, y).\n!friends(x, y)."
     with pytest.raises(InputError, match="hard formulas forbid all but 0"):
-        likelihood.estimate_log_z(*build("formula", rules), 2, 1, 3)
+        likelihood.log_z_of(*build("formula", rules), 2, 1, 3)
 
 
 def test_estimates_on_the_wrong_sides_contradict_each_other() -> None:
-    fine = likelihood.LogZ(
-        1.0, 0.1, low=0.9, low_error=0.2, high=0.8, high_error=0.2, effective_size=9
-    )
+    fine = LogZBracket(1.0, 0.1, low=0.9, low_error=0.2, high=0.8, high_error=0.2, effective_size=9)
     assert not fine.contradictory
     assert fine.interval == pytest.approx((0.5, 1.2))
     crossed = replace(fine, low=2.0)
@@ -238,7 +237,7 @@ def test_the_error_of_the_ratio_is_how_far_it_scatters() -> None:
 
 
 def test_log_z_is_never_below_what_the_data_alone_add_up_to() -> None:
-    plain = likelihood.LogZ(
+    plain = LogZBracket(
         1.0, 0.1, low=0.9, low_error=0.1, high=1.1, high_error=0.1, effective_size=9
     )
     below, above = plain.with_data(0.0), plain.with_data(3.0)

@@ -7,17 +7,19 @@ from random import Random
 import pytest
 from scipy.stats import t as student_distribution
 
-from nmln.evaluation import evaluate, recall_curve, wilson
-from nmln.molecules.levels import (
+from nmln.evaluation import (
     Estimate,
-    Level,
+    LevelEvaluation,
     ahead,
     clustered_share,
     count_by_chain,
+    evaluate,
     fallen,
     judge_levels,
+    recall_curve,
     recall_estimate,
     student,
+    wilson,
 )
 
 
@@ -148,9 +150,11 @@ def test_levels_have_what_the_evaluation_says() -> None:
         assert one.valid.low < one.valid.value < one.valid.high
 
 
-def level(valid: Estimate, recall: Estimate) -> Level:
+def level(valid: Estimate, recall: Estimate) -> LevelEvaluation:
     unknown = Estimate(nan, nan, nan)
-    return Level(0, "", evaluate(["C"], {"C"}, {"N"}), valid, unknown, unknown, 1000, recall)
+    return LevelEvaluation(
+        0, "", evaluate(["C"], {"C"}, {"N"}), valid, unknown, unknown, 1000, recall
+    )
 
 
 def test_only_what_lies_beyond_the_intervals_is_told() -> None:

@@ -1,4 +1,4 @@
-"""What corruption does to a built-in world, level by level."""
+"""The effect of corruption on a built-in world, level by level: `nmln data corrupt`."""
 
 import json
 from collections.abc import Iterator
@@ -11,15 +11,16 @@ import torch
 from nmln.files import write_lines
 from nmln.formats.db import format_worlds, read_db, write_db
 from nmln.formats.mln import Program, read_mln
-from nmln.noise import Ladder, acceptance_bound
+from nmln.ladders import Ladder
+from nmln.noise import acceptance_bound
 from nmln.potentials.formula import FormulaPotential
 from nmln.space import Space
 from nmln.types import Worlds
 
 
 @dataclass(frozen=True)
-class Level:
-    """What corruption at one rate does to a world: exact expectations beside what was drawn."""
+class CorruptedLevel:
+    """The effect of corruption at one rate: means over the drawn copies beside exact expectations."""
 
     rate: float
     changed: float  # groups, mean over the copies
@@ -31,27 +32,34 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What the main job found and where it put it."""
+class CorruptionOutcome:
+    """The corrupted world with its statistics at every level, and the files that were written."""
 
     program: Program
     space: Space
     world: Worlds
-    levels: tuple[Level, ...]
+    levels: tuple[CorruptedLevel, ...]
     example: Worlds  # one corrupted copy at every level
     written: tuple[Path, ...]
 
 
 def builtin(name: str) -> tuple[Program, Space, Worlds]:
-    """A language with formulas, its space and its worlds, shipped with the package."""
+    """A program (language and formulas), its space and its worlds, shipped with the package."""
     with as_file(files("nmln") / "data") as folder:
         program = read_mln(folder / f"{name}.mln")
         space, worlds = read_db(folder / f"{name}.db", program.language, program.domain)
     return program, space, worlds
 
 
-def run(output: Path, rates: tuple[float, ...], copies: int, seed: int) -> Outcome:
-    """Corrupt the built-in world at every rate and write what happened to `output`."""
+def run(output: Path, rates: tuple[float, ...], copies: int, seed: int) -> CorruptionOutcome:
+    """Corrupt the built-in world at every rate and write the statistics to the folder `output`.
+
+    Args:
+        output: the folder for `corrupted.db`, `levels.csv` and `summary.json`.
+        rates: the corruption rates, noisiest first.
+        copies: the number of corrupted copies at every level.
+        seed: the seed of all random numbers.
+    """
     ladder = Ladder(rates)
     program, space, worlds = builtin("smokers")
     rng = torch.Generator().manual_seed(seed)
@@ -72,17 +80,17 @@ def run(output: Path, rates: tuple[float, ...], copies: int, seed: int) -> Outco
     }
     write_lines(output / "summary.json", [json.dumps(summary, indent=2)])
     written = tuple(output / name for name in ("corrupted.db", "levels.csv", "summary.json"))
-    return Outcome(program, space, worlds[0], levels, corrupted[:, 0], written)
+    return CorruptionOutcome(program, space, worlds[0], levels, corrupted[:, 0], written)
 
 
 def _measure(
     space: Space, world: Worlds, corrupted: Worlds, ladder: Ladder, scores: list[float]
-) -> Iterator[Level]:
+) -> Iterator[CorruptedLevel]:
     free = int((space.sizes > 1).sum())
     for level, rate in enumerate(ladder):
         changed = (corrupted[level] != world).sum(-1).double()
         below = ladder.rates[level + 1] if level + 1 < len(ladder) else None
-        yield Level(
+        yield CorruptedLevel(
             rate=rate,
             changed=changed.mean().item(),
             changed_expected=free * rate,
@@ -93,7 +101,7 @@ def _measure(
         )
 
 
-def _table(levels: tuple[Level, ...]) -> Iterator[str]:
+def _table(levels: tuple[CorruptedLevel, ...]) -> Iterator[str]:
     yield ",".join(asdict(levels[0]))
     for level in levels:
         yield ",".join("" if value is None else repr(value) for value in asdict(level).values())

@@ -1,4 +1,4 @@
-"""Counting what is dropped, by reason: nothing goes silently."""
+"""Counts of dropped lines by reason, so that no line of a file is left out silently."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Dropped:
-    """How many lines were left out for one reason, with the first of them."""
+    """The number of lines that were left out for one reason, with the first of them."""
 
     reason: str
     count: int
@@ -17,20 +17,21 @@ class Dropped:
         return f"{self.count:,} x {self.reason} (first in line {self.line}: {self.example})"
 
 
-class Tally:
-    """Counts what is dropped, by reason, and remembers the first line of each."""
+class DropCounter:
+    """Counts dropped lines by reason and keeps the first line of each reason."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._first: dict[str, tuple[int, str]] = {}
 
     def add(self, line: int, reason: str, example: str) -> None:
+        """Count one dropped line."""
         self._counts[reason] += 1
         if reason not in self._first or line < self._first[reason][0]:
             self._first[reason] = (line, example)
 
     def dropped(self) -> tuple[Dropped, ...]:
-        """The most frequent reason first."""
+        """The counts, the most frequent reason first."""
         return tuple(Dropped(r, n, *self._first[r]) for r, n in self._counts.most_common())
 
     def __str__(self) -> str:

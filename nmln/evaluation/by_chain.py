@@ -1,7 +1,7 @@
-"""What the samples of every level are worth, with intervals that know that samples come from chains.
+"""Statistics of the samples of every level, with intervals over chains.
 
-Samples of one chain resemble each other, so that intervals for independent draws are too narrow. Chains
-are independent of each other: how far their shares spread tells how much all samples together know.
+Samples of one chain are correlated, so that intervals for independent draws are too narrow. Chains are
+independent of each other: the spread of their shares gives the error of the share of all samples.
 """
 
 from collections import Counter
@@ -12,22 +12,24 @@ from math import nan, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
-from nmln.evaluation import Evaluation, recall_curve, wilson
+from nmln.evaluation.comparison import Evaluation
+from nmln.evaluation.recall import recall_curve
+from nmln.evaluation.shares import wilson
 from nmln.files import InputError
 
 GROUPS = 20
-"""Of chains, of which one at a time is left out for the interval of a recall."""
+"""Groups of chains; the interval of a recall leaves out one of them at a time."""
 
-_FEWEST = 5  # chains or groups of them, whose spread still tells something
+_FEWEST = 5  # chains, or groups of them, that an interval is estimated from
 
-_NONE_SEEN = 3.7  # what a Poisson number that came out as none may be, at 95 %
+_NONE_SEEN = 3.7  # the upper end of the 95 % interval of a Poisson mean after a count of 0
 
-Row = tuple[int, int, str, str]
-"""An attempt: its number, level, status, and SMILES if it is valid."""
+Attempt = tuple[int, int, str, str]
+"""An attempt: its number, level, status, and string if it is valid."""
 
 
 class Estimate(NamedTuple):
-    """A number with its 95 % interval over chains; NaN where there are too few of them."""
+    """A number with its 95 % interval over chains; the ends are NaN if there are too few chains."""
 
     value: float
     low: float
@@ -35,11 +37,11 @@ class Estimate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Level:
-    """One level: all that comparing strings tells, and what the chains say about how sure it is.
+class LevelEvaluation:
+    """One level: its evaluation, and the main numbers with intervals over chains.
 
-    `valid` is a share of the attempts, `known_train` and `known_test` of the valid ones. `recall` is the
-    number of test molecules among the `rank` most frequent different ones.
+    `valid` is a share of the attempts, `known_train` and `known_test` are shares of the valid ones.
+    `recall` is the number of test strings among the `rank` most frequent different strings.
     """
 
     number: int
@@ -54,7 +56,7 @@ class Level:
 
 @dataclass
 class ByChain:
-    """What each chain of a level came to: attempts, valid ones, those in either set; counts by group."""
+    """Counts of one level: attempts, valid ones and known ones by chain; strings by group of chains."""
 
     chains: int
     attempts: Counter[int] = field(default_factory=Counter)
@@ -64,28 +66,35 @@ class ByChain:
     groups: list[Counter[str]] = field(default_factory=list)
 
     def share(self, part: Counter[int], whole: Counter[int]) -> Estimate:
-        """A share of what the chains did."""
+        """The share of `part` in `whole`, both counted by chain."""
         each = range(self.chains)
         return clustered_share([part[chain] for chain in each], [whole[chain] for chain in each])
 
 
 def count_by_chain(
-    rows: Iterable[Row], chains: int, train: Collection[str], test: Collection[str]
+    rows: Iterable[Attempt], chains: int, train: Collection[str], test: Collection[str]
 ) -> dict[int, ByChain]:
-    """Count the rows of `nmln sample` by level and chain, which is the sample's number modulo chains."""
+    """Count attempts by level and chain. The chain of an attempt is its number modulo `chains`.
+
+    Args:
+        rows: the attempts, as `nmln sample` writes them.
+        chains: the number of chains.
+        train: the strings of the training set.
+        test: the strings of the test set.
+    """
     groups = min(GROUPS, chains)
     found: dict[int, ByChain] = {}
-    for sample, level, status, smiles in rows:
-        chain = sample % chains
+    for number, level, status, string in rows:
+        chain = number % chains
         one = found.get(level)
         if one is None:
             one = found[level] = ByChain(chains, groups=[Counter() for _ in range(groups)])
         one.attempts[chain] += 1
         if status == "valid":
             one.valid[chain] += 1
-            one.train[chain] += smiles in train
-            one.test[chain] += smiles in test
-            one.groups[chain % groups][smiles] += 1
+            one.train[chain] += string in train
+            one.test[chain] += string in test
+            one.groups[chain % groups][string] += 1
     return found
 
 
@@ -95,12 +104,23 @@ def judge_levels(
     names: Sequence[str],
     test: Collection[str],
     rank: int = 1_000,
-) -> tuple[Level, ...]:
-    """Put evaluations of levels beside what their chains say; noisiest first, the target last."""
+) -> tuple[LevelEvaluation, ...]:
+    """Combine the evaluation of each level with its counts by chain; noisiest first, the target last.
+
+    Args:
+        evaluated: the number and the evaluation of each level.
+        counted: the counts by chain of each level.
+        names: the names of all levels: their corruption rates or temperatures.
+        test: the strings of the test set.
+        rank: the rank at which the recall is read off.
+    """
     if missing := {number for number, _ in evaluated} - counted.keys():
-        raise InputError(f"there are no samples of level {min(missing)}.")
+        raise InputError(
+            f"every evaluated level must have samples, but level {min(missing)} has none. Sample that "
+            "level too."
+        )
     return tuple(
-        Level(
+        LevelEvaluation(
             number,
             names[number],
             found,
@@ -116,10 +136,10 @@ def judge_levels(
 
 
 def clustered_share(parts: Sequence[int], wholes: Sequence[int]) -> Estimate:
-    """A share over clusters (here: chains) with Wilson's interval for as many draws as they are worth.
+    """A share over clusters (here: chains) with Wilson's interval for their effective number of draws.
 
-    So many independent draws would spread as far as the clusters do, but no more than there are. Where
-    all clusters agree on none or all, each of them counts as one draw.
+    As many independent draws would have the spread that the clusters show; there are at most as many as
+    samples. If all clusters have the share 0, or all have 1, each of them counts as one draw.
     """
     total, clusters = sum(wholes), sum(whole > 0 for whole in wholes)
     if not total:
@@ -141,11 +161,11 @@ def clustered_share(parts: Sequence[int], wholes: Sequence[int]) -> Estimate:
 def recall_estimate(
     groups: Sequence[Counter[str]], reference: Collection[str], rank: int
 ) -> Estimate:
-    """Recall at a rank with an interval by the jackknife, which leaves out a group of chains at a time.
+    """Recall at a rank with a jackknife interval, which leaves out one group of chains at a time.
 
-    Resampling chains would repeat some of them and so change how often molecules come again, on which
-    the ranking rests; leaving a few out hardly does. Where that never changes the number, as when
-    nothing was found, the interval is that of a count of rare things.
+    A bootstrap would repeat chains and so change how often strings repeat, on which the ranking rests;
+    leaving a few chains out hardly does. If that never changes the number, as when no string was found,
+    the interval is that of a Poisson count.
     """
     reference = frozenset(reference)
     whole = sum(groups, Counter[str]())
@@ -161,18 +181,18 @@ def recall_estimate(
 
 
 def student(freedom: int, confidence: float = 0.95) -> float:
-    """The two-sided quantile of Student's t by the first terms of its expansion: good from 4 on."""
+    """The two-sided quantile of Student's t by the first terms of its expansion, for `freedom` >= 4."""
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
     return z + (z**3 + z) / (4 * freedom) + second
 
 
-def fallen(levels: Sequence[Level]) -> list[tuple[Level, Level]]:
-    """Neighbours of which the less noisy one is less valid, beyond both intervals."""
+def fallen(levels: Sequence[LevelEvaluation]) -> list[tuple[LevelEvaluation, LevelEvaluation]]:
+    """Neighbouring levels of which the less noisy one is less valid, beyond both intervals."""
     return [(one, other) for one, other in pairwise(levels) if other.valid.high < one.valid.low]
 
 
-def ahead(levels: Sequence[Level]) -> list[Level]:
+def ahead(levels: Sequence[LevelEvaluation]) -> list[LevelEvaluation]:
     """Levels whose recall is above that of the target, beyond both intervals."""
     target = levels[-1]
     return [one for one in levels[:-1] if one.recall.low > target.recall.high]

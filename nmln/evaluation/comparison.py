@@ -1,0 +1,95 @@
+"""Samples compared with the strings of a training set and of a test set."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nmln.evaluation.counts import Counts, as_set
+from nmln.evaluation.coverage import Unique, coverage, ideal_coverage, unique_at
+from nmln.evaluation.recall import MARKS, RecallCurve, recall_curve
+from nmln.evaluation.shares import Share
+from nmln.files import InputError
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All metrics of samples that follow from comparing strings. Every `Share` names its denominator.
+
+    `novelty` is a share of the different strings, `vun` (valid, unique and novel) of all attempts. Both
+    change with the number of attempts, so compare them only between equal numbers. `known_train` and
+    `known_test` are shares of the valid samples, repeats included. `ideal` is the mean coverage of a
+    sampler that draws uniformly from the training and test strings, with as many attempts. `new` is
+    the recall of the test set in the ranking without the training set.
+    """
+
+    samples: Counts
+    valid: Share
+    unique: Share
+    unique_at: tuple[Unique, ...]
+    novelty: Share
+    vun: Share
+    known_train: Share
+    known_test: Share
+    coverage_train: Share
+    coverage_test: Share
+    ideal: float
+    test: RecallCurve
+    train: RecallCurve
+    new: RecallCurve
+
+    def describe(self) -> dict[str, Any]:
+        """The metrics as a dictionary for JSON."""
+        shares = (
+            "valid", "unique", "novelty", "vun", "known_train", "known_test",
+            "coverage_train", "coverage_test",
+        )  # fmt: skip
+        curves = {"test": self.test, "train": self.train, "test_without_train": self.new}
+        return {
+            "attempts": self.samples.attempts,
+            **{name: getattr(self, name).describe() for name in shares},
+            "unique_at": {str(one.draws): one.describe() for one in self.unique_at},
+            "ideal_coverage": self.ideal,
+            "recall": {name: curve.describe() for name, curve in curves.items()},
+        }
+
+
+def evaluate(
+    samples: Counts | Mapping[str, int] | Iterable[str | None],
+    train: Collection[str],
+    test: Collection[str],
+    at: Sequence[int] = MARKS,
+) -> Evaluation:
+    """Compare samples with the strings of the training set and of the held-out test set.
+
+    Args:
+        samples: counts, a mapping from strings to counts, or the samples with None for invalid ones.
+        train: the strings of the training set.
+        test: the strings of the test set.
+        at: the ranks at which the recall curves are read off.
+    """
+    counts = Counts.of(samples)
+    learnt, held_out = as_set(train), as_set(test)
+    if not learnt or not held_out:
+        raise InputError(
+            f"the training set and the test set must have at least one string each, got {len(learnt)} "
+            f"and {len(held_out)}."
+        )
+    repeated = sum(count for string, count in counts.counts.items() if string in learnt)
+    found = sum(count for string, count in counts.counts.items() if string in held_out)
+    novel = sum(string not in learnt for string in counts.counts)
+    return Evaluation(
+        counts,
+        valid=Share(counts.valid, counts.attempts, "attempts"),
+        unique=Share(counts.unique, counts.valid, "valid samples", interval=False),
+        unique_at=unique_at(counts),
+        novelty=Share(novel, counts.unique, "different valid samples", interval=False),
+        vun=Share(novel, counts.attempts, "attempts", interval=False),
+        known_train=Share(repeated, counts.valid, "valid samples"),
+        known_test=Share(found, counts.valid, "valid samples"),
+        coverage_train=coverage(counts, learnt, "training set"),
+        coverage_test=coverage(counts, held_out, "test set"),
+        ideal=ideal_coverage(len(learnt | held_out), counts.attempts),
+        test=recall_curve(counts, held_out, at=at),
+        train=recall_curve(counts, learnt, at=at),
+        new=recall_curve(counts, held_out, at=at, without=learnt),
+    )

@@ -1,0 +1,159 @@
+"""Ladders of levels: corruption rates or temperatures, behind one protocol.
+
+Both list one number per level, the noisiest or hottest level first and the target last. Code that
+compares, inserts or moves levels takes any `LadderLike` and does not ask which of the two it is.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Integer
+from torch import Generator, Tensor
+
+from nmln.evidence import Evidence
+from nmln.files import InputError
+from nmln.memory import refuse_size, told
+from nmln.noise import check_rate, corrupt
+from nmln.space import Space
+from nmln.types import Values
+
+_LEVEL = 1000  # bytes that a level takes at the least, with its weights and its row of chains
+
+
+@runtime_checkable
+class LadderLike(Protocol):
+    """One number per level, falling from the first level to the target.
+
+    `kind` is the name under which diagnostics record the ladder. `coordinate` maps a rate to the scale
+    on which levels are interpolated, `rate_at` maps it back.
+    """
+
+    kind: ClassVar[str]
+
+    @property
+    def rates(self) -> tuple[float, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[float]: ...
+
+    def coordinate(self, rate: float) -> float: ...
+
+    def rate_at(self, coordinate: float) -> float: ...
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Corruption rates, noisiest first, target last. Levels are interpolated in the square root."""
+
+    kind: ClassVar[str] = "noise"
+
+    rates: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rates", tuple(map(float, self.rates)))
+        if not self.rates:
+            raise InputError("a ladder needs at least one corruption rate: Ladder((0.1, 0.01)).")
+        for level, rate in enumerate(self.rates):
+            check_rate(rate, f"the corruption rate of level {level}")
+        _check_falling(self.rates, "corruption rates", "Ladder")
+
+    def __len__(self) -> int:
+        return len(self.rates)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self.rates)
+
+    def coordinate(self, rate: float) -> float:
+        """The square root of the rate."""
+        return rate**0.5
+
+    def rate_at(self, coordinate: float) -> float:
+        """The rate at a coordinate: its square."""
+        return float(coordinate**2)
+
+    def corrupt(
+        self,
+        space: Space,
+        worlds: Integer[Tensor, "chains groups"],
+        rng: Generator,
+        evidence: Evidence | None = None,
+    ) -> Values:
+        """A corrupted copy of every world at every level.
+
+        Args:
+            space: the space of the worlds.
+            worlds: the worlds to corrupt; they must agree with the evidence.
+            rng: the generator that all random numbers are drawn from, level by level.
+            evidence: the categories that are allowed; observed groups stay as they are.
+        """
+        return torch.stack([corrupt(space, worlds, rate, rng, evidence) for rate in self.rates])
+
+
+@dataclass(frozen=True)
+class Temperatures:
+    """Temperatures, hottest first; the last one, usually 1, belongs to the target.
+
+    Levels are interpolated in the inverse temperature.
+    """
+
+    kind: ClassVar[str] = "temperature"
+
+    rates: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rates", tuple(map(float, self.rates)))
+        if not self.rates:
+            raise InputError("a ladder needs at least one temperature: Temperatures((4, 2, 1)).")
+        for level, temperature in enumerate(self.rates):
+            if not 0 < temperature < float("inf"):
+                raise InputError(
+                    f"temperatures must be positive and finite, but level {level} has {temperature}."
+                )
+        _check_falling(self.rates, "temperatures", "Temperatures")
+
+    @staticmethod
+    def geometric(hottest: float, levels: int) -> "Temperatures":
+        """Temperatures at a fixed ratio between neighbours, from the hottest down to 1."""
+        if levels < 1 or (levels > 1 and not hottest > 1):
+            raise InputError(
+                f"temperatures must fall from more than 1 to 1 over at least one level, got hottest "
+                f"{hottest} and levels {levels}. Raise hottest, or take one level."
+            )
+        refuse_size(_LEVEL * levels, f"a ladder of {told(levels)} levels", "Take fewer levels.")
+        return Temperatures((*(hottest ** (1 - i / (levels - 1)) for i in range(levels - 1)), 1.0))
+
+    def __len__(self) -> int:
+        return len(self.rates)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self.rates)
+
+    def coordinate(self, rate: float) -> float:
+        """The inverse temperature."""
+        return 1 / rate
+
+    def rate_at(self, coordinate: float) -> float:
+        """The temperature at an inverse temperature."""
+        return float(1 / coordinate)
+
+
+def ladder_of_kind(kind: str, rates: Sequence[float]) -> LadderLike:
+    """The ladder of a recorded kind ("noise" or "temperature") with these rates."""
+    kinds = {ladder.kind: ladder for ladder in (Ladder, Temperatures)}
+    if kind not in kinds:
+        raise InputError(f"the kind of a ladder must be {' or '.join(kinds)}, got {kind!r}.")
+    return kinds[kind](tuple(rates))
+
+
+def _check_falling(rates: tuple[float, ...], what: str, name: str) -> None:
+    for level, (above, below) in enumerate(pairwise(rates)):
+        if above <= below:
+            cure = tuple(sorted(set(rates), reverse=True))
+            raise InputError(
+                f"{what} must fall from level to level, but level {level} has {above} and level "
+                f"{level + 1} has {below}. Sort them with {name}({cure})."
+            )

@@ -1,0 +1,75 @@
+"""Ladders of corruption rates and of temperatures, and what both have in common."""
+
+import pytest
+import torch
+
+from nmln.files import InputError
+from nmln.ladders import Ladder, LadderLike, Temperatures, ladder_of_kind
+from tests.strategies import random_worlds
+from tests.test_noise import SPACE
+
+BOTH = [Ladder((0.4, 0.1, 0.01)), Temperatures((4, 2, 1))]
+
+
+@pytest.mark.parametrize("ladder", BOTH, ids=["noise", "temperature"])
+def test_both_ladders_follow_one_protocol(ladder: LadderLike) -> None:
+    assert isinstance(ladder, LadderLike)
+    assert len(ladder) == 3
+    assert tuple(ladder) == ladder.rates
+    for rate in ladder:
+        assert ladder.rate_at(ladder.coordinate(rate)) == pytest.approx(rate)
+    assert ladder_of_kind(ladder.kind, ladder.rates) == ladder
+
+
+def test_an_unknown_kind_of_ladder_is_refused() -> None:
+    with pytest.raises(InputError, match="kind of a ladder"):
+        ladder_of_kind("pressure", (1.0,))
+
+
+def test_a_ladder_corrupts_every_world_at_every_level() -> None:
+    ladder = Ladder((0.5, 0.1, 0.0))
+    worlds = random_worlds(SPACE, 2000)
+    corrupted = ladder.corrupt(SPACE, worlds, torch.Generator().manual_seed(4))
+    assert corrupted.shape == (3, 2000, SPACE.groups)
+    assert corrupted.dtype == torch.uint8
+    shares = (corrupted != worlds).double().mean((1, 2))
+    assert torch.allclose(shares, torch.tensor(ladder.rates, dtype=torch.float64), atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Ladder(()), "at least one corruption rate"),
+        (lambda: Ladder((0.1, -0.1)), "rate of level 1 must be between 0 and 1, but is -0.1"),
+        (lambda: Ladder((1.5,)), "must be between 0 and 1, but is 1.5"),
+        (lambda: Ladder((float("nan"),)), "must be between 0 and 1, but is nan"),
+        (
+            lambda: Ladder((0.1, 0.2)),
+            r"level 0 has 0.1 and level 1 has 0.2. .*Ladder\(\(0.2, 0.1\)\)",
+        ),
+        (lambda: Ladder((0.1, 0.1)), r"Sort them with Ladder\(\(0.1,\)\)"),
+    ],
+)
+def test_rates_that_cannot_be_are_refused(build, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("rates", "message"),
+    [
+        ((), "at least one temperature"),
+        ((1, 2), r"must fall .* Sort them with Temperatures\(\(2.0, 1.0\)\)"),
+        ((2, 0), "positive and finite, but level 1 has 0"),
+    ],
+)
+def test_temperatures_that_cannot_be_are_refused(rates, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Temperatures(rates)
+
+
+def test_geometric_temperatures() -> None:
+    assert Temperatures.geometric(4, 3).rates == pytest.approx((4, 2, 1))
+    assert Temperatures.geometric(4, 1).rates == (1.0,)
+    with pytest.raises(InputError, match="hottest 1"):
+        Temperatures.geometric(1, 3)
