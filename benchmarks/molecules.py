@@ -34,8 +34,8 @@ from nmln.config import DataConfig
 from nmln.evaluation import Tally
 from nmln.files import InputError, write_lines
 from nmln.model import Model
+from nmln.model.pretrained import folder_of
 from nmln.molecules.chemistry import Molecule, parse_all
-from nmln.pretrained import folder_of
 from nmln.workflow import generation, rows, sampling, sources
 
 CHAINS = 100

@@ -193,10 +193,16 @@ def recall_curve(
     at: Sequence[int] = MARKS,
     without: Collection[str] = (),
 ) -> RecallCurve:
-    """The recall curve of samples, read off at the ranks `at`.
+    """The recall curve of samples: how many of a reference set are among the most frequent ones.
 
-    Strings in `without` are taken out of the ranking, such as those that were trained on. The order in
-    which samples were generated or stand in a file does not matter. Invalid attempts are not ranked.
+    The order in which samples were generated or stand in a file does not matter. Invalid attempts are
+    not ranked.
+
+    Args:
+        samples: strings, None for an invalid attempt; or how often each string was drawn.
+        reference: the strings that should be found, such as a held-out set.
+        at: the ranks at which the curve is read off.
+        without: strings that are taken out of the ranking, such as those that were trained on.
     """
     wanted, removed = _as_set(reference), _as_set(without)
     widths: Counter[int] = Counter()

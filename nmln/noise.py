@@ -71,8 +71,15 @@ def corrupt(
 ) -> Worlds:
     """A corrupted copy of worlds; observed groups are left alone.
 
-    Costs about one uniform number per group, and far less at small rates, where the number of
-    changes is what is paid for. The worlds must agree with the evidence.
+    Costs about one uniform number per group, and far less at small rates, where the cost follows the
+    number of changes.
+
+    Args:
+        space: of the worlds.
+        values: the worlds, with any leading axes; they must agree with the evidence.
+        rate: the probability that a group changes, to another allowed category.
+        rng: the source of all random numbers.
+        evidence: what is observed.
     """
     _check_rate(rate, "a corruption rate")
     if values.shape[-1] != space.groups:
@@ -105,7 +112,15 @@ def refuse_chains(space: Space, levels: int, chains: int) -> None:
 def uniform(
     space: Space, levels: int, chains: int, rng: Generator, evidence: Evidence | None = None
 ) -> Values:
-    """Worlds in which every allowed category of a group is equally likely: pure noise to start from."""
+    """Worlds in which every allowed category of a group is equally likely: pure noise to start from.
+
+    Args:
+        space: of the worlds.
+        levels: how many levels of worlds.
+        chains: how many worlds per level.
+        rng: the source of all random numbers.
+        evidence: what every world agrees with.
+    """
     if levels < 1 or chains < 1:
         raise InputError(
             f"there is at least one level and one chain, not {levels} levels of {chains} chains."
@@ -253,6 +268,13 @@ def noised(
 
     Applies the channel group by group, so that the cost is the number of worlds times the number of
     groups, and the matrix is never built.
+
+    Args:
+        space: of the worlds.
+        probabilities: one for every world that agrees with the evidence.
+        rate: the probability that a group changes.
+        evidence: what is observed.
+        limit: more worlds than this are refused.
     """
     counts = _enumerable(space, evidence, rate, limit)
     if len(probabilities) != prod(counts):

@@ -6,7 +6,7 @@ values from chains annealed between the uniform distribution and a level (`annea
 between the draws and the estimate.
 """
 
-from nmln.partition.annealing import LogZ, ScaledPotential, annealed, reverse_annealed
+from nmln.partition.annealing import LogZ, annealed, reverse_annealed
 from nmln.partition.blocks import Draws
 from nmln.partition.ratios import Differences, Ratios, mbar, stepping_stone
 
@@ -15,7 +15,6 @@ __all__ = [
     "Draws",
     "LogZ",
     "Ratios",
-    "ScaledPotential",
     "annealed",
     "mbar",
     "reverse_annealed",

@@ -6,11 +6,10 @@ from typing import Any
 
 from nmln.checkpoint import explain, read_json
 from nmln.files import InputError
-from nmln.model import Model, Report
+from nmln.model import Model, Report, load_run
 from nmln.workflow import sources
 from nmln.workflow.folders import locked
 from nmln.workflow.heads import check_new, read_head, read_source, write_head
-from nmln.workflow.sampling import load
 
 
 def combine(
@@ -37,7 +36,7 @@ def combine(
         )
     _check_data(folders, heads)
     source = read_source(folders[0], heads[0], data)
-    models = [load(folder) for folder in folders]
+    models = [load_run(folder) for folder in folders]
     model = Model.combined(models, pieces=pieces, names=[str(folder) for folder in folders])
     _make(output)  # before minutes go into fitting
     with locked(output, "combining"):

@@ -11,11 +11,12 @@ from typing import Any, Literal
 from nmln import checkpoint
 from nmln.evaluation import MARKS, Evaluation, evaluate
 from nmln.files import InputError, plain, write_lines
+from nmln.model import load_run
 from nmln.molecules.datasets import Dropped
 from nmln.molecules.metrics import ChemNet, Measured, fcd, internal_diversity
 from nmln.molecules.sample_files import Reference, Samples, locate, read_reference, read_samples
 from nmln.report.recall import write_recall
-from nmln.workflow import generation, sampling
+from nmln.workflow import generation
 from nmln.workflow.generation_settings import fingerprint
 from nmln.workflow.heads import is_run, read_head, read_source
 
@@ -312,7 +313,7 @@ def _likelihood(samples: Path, folder: Path | None) -> dict[str, Any] | None:
     for run in (samples.parent, samples.parent.parent, folder):
         if run is None or not (run / "likelihood.json").is_file() or not is_run(run):
             continue
-        if fingerprint(sampling.load(run)) == drawn.get("model"):
+        if fingerprint(load_run(run)) == drawn.get("model"):
             return checkpoint.read_json(run / "likelihood.json")
     return None
 

@@ -17,9 +17,9 @@ from jaxtyping import Float64, Integer
 from torch import Generator, Tensor
 
 from nmln.files import InputError, plain, write_lines
-from nmln.kernels.defaults import kernel_named
+from nmln.kernels.registry import kernel_named
 from nmln.memory import refuse_size, told
-from nmln.model import Model
+from nmln.model import Model, load_run
 from nmln.molecules.likelihood import Structures, log_probabilities
 from nmln.partition import mbar, stepping_stone
 from nmln.partition.blocks import effective_size
@@ -28,7 +28,7 @@ from nmln.potentials.base import BasePotential
 from nmln.potentials.independent import IndependentPotential
 from nmln.sampler import sample
 from nmln.types import Values
-from nmln.workflow import sampling, sources
+from nmln.workflow import sources
 from nmln.workflow.heads import read_source
 
 CHAINS, STEPS, SWEEPS = 100, 3000, 1000
@@ -172,7 +172,7 @@ def run(
     """
     source = read_source(folder, data=data)
     found = measure(
-        sampling.load(folder),
+        load_run(folder),
         sources.pick(source.worlds, source.train),
         sources.pick(source.worlds, source.test),
         molecules=source.kind == "molecules",

@@ -6,7 +6,8 @@ from pathlib import Path
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.keeping import keep
 from nmln.knowledge.storing import TrainedBase
-from nmln.workflow import generation, knowledge, sampling
+from nmln.model import load_run
+from nmln.workflow import generation, knowledge
 from nmln.workflow.working import SETTINGS
 from tests.fuzz.mutations import texts, trees
 from tests.fuzz.readers import Reader, forged, of_folder
@@ -22,7 +23,7 @@ def other_readers(home: Path) -> dict[str, Reader]:
     run = make_run(home / "sampling" / "run")
     job = begin(run, "out", **TINY)
     marker = next(job.place.output.rglob(SETTINGS))
-    model = sampling.load(run)
+    model = load_run(run)
     base = KnowledgeBase.read(write_family(home / "family", people=5))
     training = advance(new_training(base, CONDITIONAL), 3)
     keep(training, home / "knowledge")

@@ -16,13 +16,13 @@ from nmln.formats.db import read_db, read_known
 from nmln.formats.graphs import from_networkx
 from nmln.formats.mln import parse_mln, read_mln
 from nmln.knowledge.data import KnowledgeBase
-from nmln.model import Model
+from nmln.model import Model, load_run
 from nmln.molecules.datasets import BUILT_IN, describe, load
 from nmln.molecules.sample_files import read_reference, read_samples
 from nmln.report.findings import findings_of
 from nmln.report.page import facts
 from nmln.space import Space
-from nmln.workflow import main_job, reporting, sampling, sources, training
+from nmln.workflow import main_job, reporting, sources, training
 from nmln.workflow.heads import read_head, read_source
 from tests.checkpoint.test_directory import forge
 from tests.fuzz.mutations import texts, trees
@@ -303,7 +303,7 @@ def run_readers(folder: Path) -> dict[str, Reader]:
 
         return read
 
-    both = _each(sampling.load, training.resume)
+    both = _each(load_run, training.resume)
     content, tensors, manifest = (
         f"{last}/{name}" for name in ("content.json", "tensors.safetensors", "manifest.json")
     )

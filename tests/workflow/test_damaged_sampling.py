@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from nmln import checkpoint
-from nmln.workflow import generation, sampling, working
+from nmln.model import load_run
+from nmln.workflow import generation, working
 from nmln.workflow.generation_settings import Settings
 from tests.workflow.sampling_runs import TINY, begin, files, finished, leave, listing, make_run, run
 
@@ -196,7 +197,7 @@ def test_a_damaged_newest_checkpoint_is_made_again(run: Path) -> None:
     assert len(steps) == 2
     flip(steps[-1] / "tensors.safetensors")
     with pytest.warns(checkpoint.CheckpointWarning, match="going back"):
-        generation.work(generation.resume(job.folder, sampling.load(run)))
+        generation.work(generation.resume(job.folder, load_run(run)))
     generation.finish(job)
     assert files(job.folder) == files(whole)
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import nmln
-from nmln import pretrained
 from nmln.cli import main as command
 from nmln.files import InputError
+from nmln.model import load_run, pretrained
 from nmln.molecules import datasets
-from nmln.workflow import evaluation, generation, sampling
+from nmln.workflow import evaluation, generation
 from tests.workflow.sampling_runs import make_run
 
 
@@ -67,7 +67,7 @@ def test_what_was_unpacked_is_a_run_like_any_other(shipped: Path) -> None:
     folder = pretrained.unpack("tiny")
     found = evaluation.of_run(folder)
     assert (len(found["train"].smiles), len(found["test"].smiles)) == (3516, 2)
-    own, other = sampling.load(folder), nmln.Model.pretrained("tiny")
+    own, other = load_run(folder), nmln.Model.pretrained("tiny")
     for name, tensor in own.potential.state_dict().items():
         assert torch.equal(tensor, other.potential.state_dict()[name])
 

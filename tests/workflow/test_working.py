@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from nmln.files import InputError, InterruptedRunError, only_one
-from nmln.workflow import generation, sampling, working
+from nmln.model import load_run
+from nmln.workflow import generation, working
 from nmln.workflow.generation_settings import Settings
 from tests.workflow.sampling_runs import (
     TINY,
@@ -313,7 +314,7 @@ def test_killed_while_it_finishes_it_ends_with_the_same_files(
         finished(run, "out", **TINY, seed=4)
     generation.work(begin(run, "out", **TINY, all_levels=True, overwrite=before))
     shutil.copytree(out, run.parent / "ready")
-    model, moment, over = sampling.load(run), 0, False
+    model, moment, over = load_run(run), 0, False
     while not over:
         shutil.rmtree(out)
         shutil.copytree(run.parent / "ready", out)
