@@ -56,7 +56,7 @@ _HOMES = {
     "Metropolis": "kernels.metropolis",
     "BalancedMetropolis": "kernels.balanced",
     "Lazy": "kernels.combined",
-    "kernel_named": "kernels.defaults",
+    "kernel_named": "kernels.registry",
     "Recorder": "recording",
     "diagnose": "diagnostics",
     "equal_rejection": "adaptation",

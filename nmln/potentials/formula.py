@@ -203,8 +203,8 @@ def constraint(
     """Formulas that steer a trained model: in full at the target, weaker the noisier the level.
 
     Level i of N has strength (i + 1) / N: the target obeys hard formulas strictly, noisier levels
-    pay for violations and can cross. Its precision is double, so that large weights leave the model's own
-    scores their digits.
+    pay for violations and can cross. Its precision is double, so that large weights leave the model's
+    own scores their digits.
 
     Args:
         space: of the worlds.

@@ -88,7 +88,7 @@ def test_a_model_is_unpacked_whole_or_not_at_all(
 
     with monkeypatch.context() as patched:
         patched.setattr("os.replace", full)
-        with pytest.raises(InputError, match="cannot be unpacked here"):
+        with pytest.raises(InputError, match="cannot be written"):
             pretrained.unpack("tiny")
     assert not list(Path("runs").iterdir())
     assert json.loads((pretrained.unpack("tiny") / "model" / "content.json").read_text())
@@ -134,7 +134,7 @@ def test_files_of_the_user_are_never_replaced(shipped: Path) -> None:
     theirs = Path("runs/pretrained-tiny/model/notes.txt")
     theirs.parent.mkdir(parents=True)
     theirs.write_text("mine")
-    with pytest.raises(InputError, match="pretrained-tiny: this folder is not empty"):
+    with pytest.raises(InputError, match=r"pretrained-tiny: .*other files"):
         pretrained.unpack("tiny")
     assert theirs.read_text() == "mine"
     assert [path.name for path in Path("runs").iterdir()] == ["pretrained-tiny"]
