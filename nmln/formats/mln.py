@@ -58,7 +58,7 @@ class Program:
         """
         from nmln.inference import Conditional  # upward: listed in pyproject.toml
 
-        known = evidence or virtual
+        known = virtual if evidence is None else evidence
         space = Space(self.language, self.domain) if known is None else known.space
         if space.language != self.language:
             raise InputError(

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import networkx as nx
 import pytest
@@ -16,7 +17,7 @@ from nmln.model.generation import DECODERS, collect, decoder_for
 from nmln.molecules.chemistry import encode_all, space_for
 from nmln.space import Space
 
-QUICK = {"chains": 10, "burn_in": 5, "thin": 2}
+QUICK: dict[str, Any] = {"chains": 10, "burn_in": 5, "thin": 2}
 SMOKERS = parse_mln("person = {Anna, Bob}\nsmokes(person)\nfriends(person, person)")
 CONFIG = configure({"ladder": {"rates": [0.2, 0.02]}, "model": {"layers": 1, "hidden": 4}})
 
@@ -87,7 +88,7 @@ def test_the_kind_can_be_named(molecules: Model, smokers: Model) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"n": 0}, {"n": 2, "chains": 0}, {"n": 2, "attempts": -1}])
-def test_numbers_below_one_are_refused(smokers: Model, wrong: dict[str, int]) -> None:
+def test_numbers_below_one_are_refused(smokers: Model, wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="must be at least 1"):
         smokers.generate(**wrong)
 
