@@ -26,11 +26,11 @@ from nmln.adaptation import start_tuning, tune, with_sizes
 from nmln.diagnostics import GOOD_RHAT, effective_sample_size, rank_rhat
 from nmln.kernels.balanced import BalancedMetropolis
 from nmln.kernels.combined import Composition, Lazy
-from nmln.kernels.defaults import KERNELS, kernel_named
 from nmln.kernels.gibbs import Gibbs, redraw
 from nmln.kernels.gradient import GibbsWithGradients
 from nmln.kernels.langevin import DiscreteLangevin
 from nmln.kernels.path import PathAuxiliary
+from nmln.kernels.registry import KERNELS, kernel_named
 from nmln.model import Model
 from nmln.potentials.base import BasePotential
 from nmln.recording import Recorder, Statistic

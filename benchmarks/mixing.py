@@ -18,10 +18,10 @@ import torch
 from torch import Generator
 
 from benchmarks.ratios import Ratio, report
-from nmln.kernels.defaults import kernel_named
+from nmln.kernels.registry import kernel_named
 from nmln.model import Model
+from nmln.model.pretrained import folder_of
 from nmln.molecules.decoding import Decoder
-from nmln.pretrained import folder_of
 from nmln.recording import Recorder
 from nmln.sampler import sample
 from nmln.types import Values

@@ -34,8 +34,8 @@ from nmln.config import DataConfig
 from nmln.evaluation import SampleCounter
 from nmln.files import InputError, write_lines
 from nmln.model import Model
+from nmln.model.pretrained import folder_of
 from nmln.molecules.chemistry import Molecule, parse_all
-from nmln.pretrained import folder_of
 from nmln.runs import data as sources
 from nmln.runs import sample as sampling
 from nmln.runs import sample_rows, stream

@@ -56,13 +56,20 @@ _HOMES = {
     "Metropolis": "kernels.metropolis",
     "BalancedMetropolis": "kernels.balanced",
     "Lazy": "kernels.combined",
-    "kernel_named": "kernels.defaults",
+    "kernel_named": "kernels.registry",
     "Recorder": "recording",
     "diagnose": "diagnostics",
     "equal_rejection": "adaptation",
     "write_summary": "report.summary",
     "noised": "noise",
     "Model": "model",
+    "load": "model",
+    "BasePotential": "potentials.base",
+    "NeuralPotential": "potentials.base",
+    "Kernel": "types",
+    "Sweep": "types",
+    "Program": "formats.mln",
+    "parse_mln": "formats.mln",
     "configure": "config",
     "recall_curve": "evaluation",
     "Molecules": "molecules.datasets",
@@ -96,7 +103,9 @@ if TYPE_CHECKING:
     from nmln.formats.db import write_db as write_db
     from nmln.formats.graphs import from_networkx as from_networkx
     from nmln.formats.graphs import to_networkx as to_networkx
+    from nmln.formats.mln import Program as Program
     from nmln.formats.mln import parse_formula as parse_formula
+    from nmln.formats.mln import parse_mln as parse_mln
     from nmln.formats.mln import read_mln as read_mln
     from nmln.formats.mln import write_mln as write_mln
     from nmln.formats.triples import read_triples as read_triples
@@ -108,7 +117,6 @@ if TYPE_CHECKING:
     from nmln.kernels.combined import Composition as Composition
     from nmln.kernels.combined import Lazy as Lazy
     from nmln.kernels.combined import Mixture as Mixture
-    from nmln.kernels.defaults import kernel_named as kernel_named
     from nmln.kernels.gibbs import BlockedGibbs as BlockedGibbs
     from nmln.kernels.gibbs import Gibbs as Gibbs
     from nmln.kernels.gibbs import SystematicGibbs as SystematicGibbs
@@ -117,6 +125,7 @@ if TYPE_CHECKING:
     from nmln.kernels.metropolis import Metropolis as Metropolis
     from nmln.kernels.metropolised import MetropolisedGibbs as MetropolisedGibbs
     from nmln.kernels.path import PathAuxiliary as PathAuxiliary
+    from nmln.kernels.registry import kernel_named as kernel_named
     from nmln.knowledge.data import KnowledgeBase as KnowledgeBase
     from nmln.knowledge.potential import KnowledgePotential as KnowledgePotential
     from nmln.ladders import Ladder as Ladder
@@ -127,10 +136,13 @@ if TYPE_CHECKING:
     from nmln.logic import GroundAtom as GroundAtom
     from nmln.logic import Literal as Literal
     from nmln.model import Model as Model
+    from nmln.model import load as load
     from nmln.molecules.datasets import Molecules as Molecules
     from nmln.noise import corrupt as corrupt
     from nmln.noise import noised as noised
     from nmln.noise import uniform as uniform
+    from nmln.potentials.base import BasePotential as BasePotential
+    from nmln.potentials.base import NeuralPotential as NeuralPotential
     from nmln.potentials.formula import FormulaPotential as FormulaPotential
     from nmln.potentials.formula import constraint as constraint
     from nmln.potentials.fragment import DeepSetPotential as DeepSetPotential
@@ -150,6 +162,8 @@ if TYPE_CHECKING:
     from nmln.sampler import snapshot as snapshot
     from nmln.space import Space as Space
     from nmln.space import measure as measure
+    from nmln.types import Kernel as Kernel
+    from nmln.types import Sweep as Sweep
     from nmln.worlds import from_atoms as from_atoms
     from nmln.worlds import to_text as to_text
     from nmln.worlds import true_atoms as true_atoms

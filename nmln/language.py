@@ -133,7 +133,14 @@ class Attribute:
 
 
 def predicate(name: str, *sorts: str, symmetric: bool = False, reflexive: bool = True) -> Attribute:
-    """A Boolean predicate: `predicate("friends", "person", "person", symmetric=True)`."""
+    """A Boolean predicate: `predicate("friends", "person", "person", symmetric=True)`.
+
+    Args:
+        name: of the predicate.
+        sorts: the sort of each argument.
+        symmetric: whether both orders of a pair are one ground atom.
+        reflexive: whether a constant can be paired with itself.
+    """
     return Attribute(name, sorts, symmetric=symmetric, reflexive=reflexive)
 
 

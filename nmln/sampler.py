@@ -81,17 +81,28 @@ def sample(
 ) -> Iterator[Sweep]:
     """Run chains at all levels and give every `thin`-th sweep after the first `burn_in`.
 
-    A sweep is `moves` steps of the kernel at every level, then the exchange of even and of odd pairs of
-    neighbouring levels (`both`, the paper's order), or of one parity, in turn (`alternate`). `sweeps`
-    counts all of them, those of an earlier part of a resumed run included. The same generator state
-    gives the same run; a run resumed from a snapshot goes on bit for bit.
+    A sweep is `moves` steps of the kernel at every level, then the exchange of neighbouring levels. The
+    same generator state gives the same run; a run resumed from a snapshot continues bit for bit. Chains
+    that start in a world which a hard formula forbids are repaired first. A score that is NaN or plus
+    infinity ends the run with an error that names the world.
 
-    During the first `warm_up` sweeps (as many as `burn_in`, unless said otherwise) kernels with a step
-    size adapt it level by level to their acceptance; afterwards it stays, and the chains are exact.
-
-    Chains that start in a world which a hard formula forbids are repaired first. A score that is NaN or
-    plus infinity ends the run with an error, after its world was written to `rescue`. `recorder` sees
-    every sweep after the burn-in; `progress` is told the number of sweeps done and of all.
+    Args:
+        potential: one score per level and world.
+        kernel: moves every level.
+        values: the worlds that the chains start from; None only with `resume`.
+        sweeps: how many sweeps in all, those of an earlier part of a resumed run included.
+        rng: the source of all random numbers.
+        moves: steps of the kernel per sweep.
+        phases: `both` exchanges even, then odd pairs of levels after every exploration (the paper's
+            order), `alternate` one parity in turn.
+        burn_in: sweeps before the first that is given out.
+        thin: sweeps from one that is given out to the next.
+        warm_up: sweeps in which kernels with a step size adapt it to their acceptance, level by level;
+            by default as many as `burn_in`. Afterwards it is fixed, and the chains are exact.
+        resume: continues a run from where `snapshot` was taken.
+        recorder: sees every sweep after the burn-in.
+        progress: called with the number of sweeps done and of all.
+        rescue: the file that receives the world of an impossible score; None for no file.
     """
     _check(sweeps, moves, phases, burn_in, thin)
     counted = Counted(potential, None if resume is None else resume.evaluations)

@@ -18,9 +18,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nmln import pretrained
 from nmln.config import configure
 from nmln.files import write_lines
+from nmln.model import pretrained
 from nmln.runs.likelihood import by_log_z
 
 ROOT = Path(__file__).parent.parent

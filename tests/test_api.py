@@ -1,5 +1,7 @@
+import inspect
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -38,3 +40,32 @@ def test_types_that_only_a_type_checker_would_catch_are_named(code: str, message
         [sys.executable, "-c", f"import nmln; {code}"], capture_output=True, text=True, check=False
     )
     assert message in done.stderr
+
+
+def functions() -> Iterator[Callable]:
+    """Public functions, and public methods of the model."""
+    yield from (one for one in (getattr(nmln, name) for name in nmln._HOMES) if callable(one))
+    for name, one in vars(nmln.Model).items():
+        if not name.startswith("_"):
+            yield one.__func__ if isinstance(one, staticmethod) else one
+
+
+LONG = [
+    pytest.param(one, id=one.__qualname__)
+    for one in functions()
+    if inspect.isfunction(one) and len(set(inspect.signature(one).parameters) - {"self"}) > 3
+]
+
+
+@pytest.mark.parametrize("function", LONG)
+def test_a_function_of_many_parameters_describes_each(function: Callable) -> None:
+    text = inspect.getdoc(function) or ""
+    assert "\nArgs:\n" in text
+    described = text.split("\nArgs:\n")[1]
+    for name in set(inspect.signature(function).parameters) - {"self"}:
+        assert f"\n    {name}: " in f"\n{described}"
+
+
+def test_the_package_is_imported_without_torch() -> None:
+    code = "import sys, nmln; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -175,6 +175,12 @@ def save_model(
         write(target, payload, None, version)
 
 
+def is_model(path: str | Path) -> bool:
+    """Whether `load_model` finds a saved model, or one checkpoint, under this path."""
+    target = Path(os.path.abspath(path))
+    return any(os.path.lexists(one / MANIFEST) for one in (target, hidden(target, "replaced")))
+
+
 def load_model(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The verified tensors and content of a saved model, or of one checkpoint's directory."""
     target = Path(os.path.abspath(path))

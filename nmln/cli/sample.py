@@ -128,7 +128,7 @@ def _folder(run: Path | None, name: str | None) -> Path:
         )
     if run is not None:
         return run
-    from nmln.pretrained import unpack
+    from nmln.model.pretrained import unpack
 
     return unpack(name or "")
 

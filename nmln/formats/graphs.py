@@ -6,7 +6,7 @@ is no edge. A graph without edge attributes has the Boolean predicate `edge`.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 from xml.parsers import expat
@@ -221,3 +221,16 @@ def to_networkx(space: Space, worlds: Integer[Tensor, "worlds groups"]) -> list[
                 graph.add_edge(other, one, **data)
         graphs.append(graph)
     return graphs
+
+
+def graph_decoder(
+    space: Space,
+) -> Callable[[Integer[Tensor, "worlds groups"]], list[nx.Graph]] | None:
+    """`to_networkx` for a space as `from_networkx` makes it, None for any other.
+
+    Its only sort is `node`, and its attributes are unary or binary, at least one of them binary.
+    """
+    arities = {attribute.arity for attribute in space.language}
+    if set(space.domain) != {NODE} or 2 not in arities or not arities <= {1, 2}:
+        return None
+    return lambda worlds: to_networkx(space, worlds)

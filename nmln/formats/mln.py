@@ -15,12 +15,18 @@ import re
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from nmln.evidence import Evidence, VirtualEvidence
 from nmln.files import InputError, read_lines, write_lines
 from nmln.formats.grammar import parse
 from nmln.language import NAME_PATTERN, STRING_PATTERN, Attribute, Language, unquote
 from nmln.logic import WeightedFormula, free_variables, resolve
 from nmln.memory import CONSTANT, refuse_size
+from nmln.space import Space
+
+if TYPE_CHECKING:
+    from nmln.inference import Conditional
 
 _STRING = re.compile(STRING_PATTERN)
 _COMMENTS = re.compile(rf"{STRING_PATTERN}|//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
@@ -41,6 +47,33 @@ class Program:
     formulas: tuple[WeightedFormula, ...] = ()
     lines: tuple[int, ...] = field(default=(), compare=False)
     declared: dict[str, int] = field(default_factory=dict, compare=False)
+
+    def given(
+        self, evidence: Evidence | None = None, virtual: VirtualEvidence | None = None
+    ) -> "Conditional":
+        """The distribution of the program's formulas given evidence, ready to be asked.
+
+        Its worlds are over the program's domain, or over that of the evidence, which may have further
+        constants. Every sort needs constants in one of them.
+        """
+        from nmln.inference import Conditional  # upward: listed in pyproject.toml
+
+        known = virtual if evidence is None else evidence
+        space = Space(self.language, self.domain) if known is None else known.space
+        if space.language != self.language:
+            raise InputError(
+                "the evidence must be about the predicates of the program, but its language is another. "
+                "Build its space with Space(program.language, domain)."
+            )
+        for sort, names in self.domain.items():
+            missing = [name for name in names if name not in space.domain.get(sort, ())]
+            if missing:
+                raise InputError(
+                    "the domain of the evidence must have all constants of the program, but "
+                    f"{missing[0]} of sort {sort} is missing. Add it.",
+                    token=missing[0],
+                )
+        return Conditional.of_formulas(space, self.formulas, evidence, virtual)
 
     def __str__(self) -> str:
         return "\n".join([self.language.header(self.domain), *map(str, self.formulas)])

@@ -15,7 +15,7 @@ from nmln.inference.answers import Answer, Answers, lost_digits, warnings_about
 from nmln.inference.exact import Progress, Statistic, numbers, size_of
 from nmln.inference.queries import Questions
 from nmln.kernels.coloured import ColouredGibbs
-from nmln.kernels.defaults import KERNELS, kernel_named
+from nmln.kernels.registry import KERNELS, kernel_named
 from nmln.ladders import LadderLike
 from nmln.noise import uniform
 from nmln.potentials.base import BasePotential

@@ -13,8 +13,8 @@ from nmln.inference.chains import kernel_for
 from nmln.inference.exact import Progress
 from nmln.kernels.repair import repair
 from nmln.noise import uniform
-from nmln.partition import ScaledPotential
 from nmln.potentials.base import BasePotential
+from nmln.potentials.scaled import ScaledPotential
 from nmln.types import Values
 
 _HOT, _COLD = 0.1, 20.0

@@ -10,8 +10,10 @@ from torch import Generator, Tensor
 
 from nmln.evidence import Evidence
 from nmln.files import InputError
+from nmln.kernels.combined import Lazy
 from nmln.kernels.metropolis import Metropolis
 from nmln.kernels.moves import Attributes, accept, draw, free_groups
+from nmln.kernels.registry import KERNELS
 from nmln.signals import give_way
 from nmln.space import Space
 from nmln.types import Groups, Info, Potential, Scores, State, Values
@@ -105,3 +107,6 @@ def log_ratio(
     there = forward.gather(2, place[..., None]).squeeze(2)
     returning = backward.gather(2, place[..., None]).squeeze(2)
     return new_scores.double() - scores.double() + (returning - there)
+
+
+KERNELS.add("balanced", lambda space, evidence: Lazy(BalancedMetropolis(space, evidence)))

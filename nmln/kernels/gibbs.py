@@ -10,6 +10,7 @@ from nmln.counting import count_up
 from nmln.evidence import Evidence
 from nmln.files import InputError
 from nmln.kernels.moves import allowed_entries, conditionals, draw, free_groups, set_groups
+from nmln.kernels.registry import KERNELS
 from nmln.space import Space
 from nmln.types import Groups, Info, Potential, State, Values
 
@@ -136,3 +137,13 @@ def redraw(
     chosen = scores.gather(2, category[..., None]).squeeze(2)
     moved = (values != state.values).any(-1).to(chosen.dtype).mean(1)
     return State(values, chosen), Info(torch.ones_like(moved), moved)
+
+
+def _pairs(space: Space, evidence: Evidence | None) -> BlockedGibbs:
+    """Blocks of two groups, or of one where no more are free."""
+    return BlockedGibbs(space, evidence, min(2, len(free_groups(space, evidence))))
+
+
+KERNELS.add("gibbs", Gibbs)
+KERNELS.add("systematic", SystematicGibbs)
+KERNELS.add("blocked", _pairs)

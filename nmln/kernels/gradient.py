@@ -7,6 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Generator, Tensor
 
 from nmln.evidence import Evidence
+from nmln.kernels.combined import Lazy
 from nmln.kernels.moves import (
     Attributes,
     accept,
@@ -16,6 +17,7 @@ from nmln.kernels.moves import (
     draw,
     free_groups,
 )
+from nmln.kernels.registry import KERNELS
 from nmln.space import Space
 from nmln.types import Info, Potential, Scores, Slopes, State, Values
 
@@ -87,3 +89,6 @@ def log_ratio(
     there = forward.gather(2, entry[..., None]).squeeze(2)
     returning = backward.gather(2, back[..., None]).squeeze(2)
     return new_scores.double() - scores.double() + (returning.double() - there.double())
+
+
+KERNELS.add("gradients", lambda space, evidence: Lazy(GibbsWithGradients(space, evidence)))

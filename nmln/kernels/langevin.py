@@ -18,6 +18,7 @@ from nmln.kernels.moves import (
     free_groups,
     normalised,
 )
+from nmln.kernels.registry import KERNELS
 from nmln.space import Space
 from nmln.types import Info, Potential, Scores, Slopes, State, Values
 
@@ -88,3 +89,6 @@ class DiscreteLangevin:
     def chosen(self, log_q: Slopes, values: Values) -> Scores:
         """The log-probability of proposing given worlds, summed in double precision."""
         return log_q.gather(2, current_entries(self.space, values)).sum(-1, dtype=torch.float64)
+
+
+KERNELS.add("langevin", DiscreteLangevin)

@@ -6,8 +6,10 @@ import torch
 from torch import Generator
 
 from nmln.evidence import Evidence
+from nmln.kernels.combined import Lazy
 from nmln.kernels.gibbs import choose
 from nmln.kernels.moves import accept, free_groups, set_groups
+from nmln.kernels.registry import KERNELS
 from nmln.space import Space
 from nmln.types import Groups, Info, Potential, Scores, State, Values
 
@@ -58,3 +60,6 @@ class Metropolis:
 def log_ratio(scores: Scores, new_scores: Scores) -> Scores:
     """The logarithm of the Metropolis ratio: there and back are proposed alike, so only scores count."""
     return new_scores.double() - scores.double()
+
+
+KERNELS.add("metropolis", lambda space, evidence: Lazy(Metropolis(space, evidence)))

@@ -6,8 +6,10 @@ import torch
 from torch import Generator
 
 from nmln.evidence import Evidence
+from nmln.kernels.combined import Lazy
 from nmln.kernels.gibbs import choose
 from nmln.kernels.moves import accept, conditionals, draw, free_groups, set_groups
+from nmln.kernels.registry import KERNELS
 from nmln.space import Space
 from nmln.types import Alternatives, Groups, Info, Potential, Scores, State, Values
 
@@ -55,3 +57,6 @@ def log_ratio(log_p: Alternatives, values: Values, groups: Groups, category: Gro
     others = log_p.scatter(2, now, float("-inf")).logsumexp(-1)
     rest = log_p.scatter(2, category[..., None], float("-inf")).logsumexp(-1)
     return (others - rest).masked_fill(others == float("-inf"), float("-inf"))
+
+
+KERNELS.add("metropolised", lambda space, evidence: Lazy(MetropolisedGibbs(space, evidence)))

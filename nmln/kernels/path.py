@@ -9,8 +9,10 @@ from torch import Generator, Tensor
 
 from nmln.evidence import Evidence
 from nmln.files import InputError
+from nmln.kernels.combined import Lazy
 from nmln.kernels.gradient import GibbsWithGradients
 from nmln.kernels.moves import Attributes, accept, draw, free_groups, normalised, perturbed
+from nmln.kernels.registry import KERNELS
 from nmln.space import Space
 from nmln.types import Info, Potential, Scores, Slopes, State, Values
 
@@ -141,3 +143,12 @@ def reverse(order: Order, length: Int64[Tensor, "levels chains"]) -> Order:
     place = torch.arange(order.shape[-1], device=order.device).expand(order.shape)
     back = torch.where(place < length[..., None], length[..., None] - 1 - place, place)
     return order.gather(2, back)
+
+
+def _short_paths(space: Space, evidence: Evidence | None) -> Lazy:
+    """Paths of two groups on average, or of one where few groups are free."""
+    several = len(free_groups(space, evidence)) > 2
+    return Lazy(PathAuxiliary(space, evidence, mean_length=1 + several))
+
+
+KERNELS.add("path", _short_paths)

@@ -93,9 +93,12 @@ class KnowledgePotential(NeuralPotential):
         if shape.paths:
             parts.append(PathProducts(*sizes, shape.paths, rng))
         self.parts: Sequence[PotentialPart] = nn.ModuleList(parts)  # pyright: ignore[reportAttributeAccessIssue]
-        self.worlds_at_a_time = max(
-            1, 2**22 // (self.constants**2 * max(self.relations, shape.hidden, shape.paths))
-        )
+
+    @property
+    def worlds_at_a_time(self) -> int:
+        """So many that the tables of all pairs of constants stay small."""
+        widest = max(self.relations, self.shape.hidden, self.shape.paths)
+        return max(1, 2**22 // (self.constants**2 * widest))
 
     @property
     def pairwise(self) -> bool:

@@ -3,6 +3,7 @@
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from functools import partial
 
 from jaxtyping import Integer
@@ -20,6 +21,14 @@ from nmln.molecules.chemistry import (
 )
 from nmln.space import Space
 from nmln.types import Worlds
+
+
+def is_molecular(space: Space) -> bool:
+    """Whether the worlds of a space are molecules."""
+    with suppress(InputError):
+        atoms_of(space)
+        return True
+    return False
 
 
 class Decoder:

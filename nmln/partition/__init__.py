@@ -6,7 +6,7 @@ values from chains annealed between the uniform distribution and a level (`annea
 on opposite sides bracket the truth. Parameters must not change between the draws and the estimate.
 """
 
-from nmln.partition.annealing import LogZ, ScaledPotential, annealed, reverse_annealed
+from nmln.partition.annealing import LogZ, annealed, reverse_annealed
 from nmln.partition.blocks import Draws
 from nmln.partition.estimate import LogZBracket, estimate_log_z
 from nmln.partition.ratios import Differences, Ratios, mbar, stepping_stone
@@ -17,7 +17,6 @@ __all__ = [
     "LogZ",
     "LogZBracket",
     "Ratios",
-    "ScaledPotential",
     "annealed",
     "estimate_log_z",
     "mbar",

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Generator, Tensor
 
 from nmln.evidence import Evidence
@@ -30,7 +30,8 @@ from nmln.partition.blocks import (
 )
 from nmln.potentials.base import BasePotential
 from nmln.potentials.independent import IndependentPotential
-from nmln.types import Alternatives, Changes, Groups, Kernel, Scores, Slopes, State, Ties, Values
+from nmln.potentials.scaled import ScaledPotential
+from nmln.types import Alternatives, Groups, Kernel, Scores, Slopes, State, Values
 
 Progress = Callable[[int, int], None]
 """Called with the number of steps done and the number of all steps."""
@@ -47,47 +48,6 @@ class LogZ(NamedTuple):
     log_z: Float64[Tensor, " levels"]
     error: Float64[Tensor, " levels"]
     effective_size: Float64[Tensor, " levels"]
-
-
-class ScaledPotential(BasePotential):
-    """A potential whose scores are multiplied by a positive beta for every level.
-
-    What is forbidden stays forbidden, however small beta is.
-    """
-
-    def __init__(self, potential: BasePotential, betas: Sequence[float]) -> None:
-        super().__init__(potential.space, potential.levels)
-        if len(betas) != potential.levels or not all(0 < beta < float("inf") for beta in betas):
-            raise InputError(
-                f"betas are one positive number for each of the {potential.levels} levels, but these "
-                f"are {tuple(betas)}. At 0 every world is as good as any other: draw it directly."
-            )
-        self.potential = potential
-        self.precision = potential.precision
-        self.betas = tuple(float(beta) for beta in betas)
-
-    def evaluate(self, values: Values) -> Scores:
-        scores = self.potential.evaluate(values)
-        return self._factor(scores)[:, None] * scores
-
-    def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
-        scores, slopes = self.potential.evaluate_with_slopes(values)
-        factor = self._factor(scores)
-        return factor[:, None] * scores, factor[:, None, None] * slopes
-
-    def evaluate_alternatives(self, values: Values, groups: Groups) -> Alternatives:
-        scores = self.potential.evaluate_alternatives(values, groups)
-        return self._factor(scores)[:, None, None] * scores
-
-    def evaluate_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
-        changes = self.potential.evaluate_changes(values, groups)
-        return self._factor(changes)[:, None, None, None] * changes
-
-    def ties(self, free: Bool[Tensor, " groups"]) -> Ties | None:
-        return self.potential.ties(free)
-
-    def _factor(self, like: Tensor) -> Tensor:
-        return like.new_tensor(self.betas)
 
 
 # The annealer.

@@ -1,8 +1,10 @@
 """What all potentials share: checks, slopes by autograd, alternatives by brute force."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int64, Integer
@@ -45,6 +47,26 @@ class BasePotential(nn.Module, ABC):
     def dtype(self) -> torch.dtype:
         """The type of the scores."""
         return self.precision.dtype
+
+    def at_levels(self, levels: Sequence[int]) -> "BasePotential":
+        """This potential at some of its levels only, with copies of their parameters.
+
+        A world has the same score there as at that level here, at the cost of the chosen levels alone.
+        A parameter or saved buffer whose first axis is the levels is sliced, any other is copied whole.
+        A potential that keeps something else for each level overrides this.
+        """
+        return sliced(self, levels)
+
+    def chosen_levels(self, levels: Sequence[int]) -> list[int]:
+        """Levels counted from 0 (-1 is the target); refuses those that do not exist or do not rise."""
+        chosen = [level + self.levels if level < 0 else level for level in levels]
+        inside = all(0 <= level < self.levels for level in chosen)
+        if not chosen or not inside or any(a >= b for a, b in pairwise(chosen)):
+            raise InputError(
+                f"levels must be one or more rising numbers from 0 to {self.levels - 1}, got "
+                f"{list(levels)}."
+            )
+        return chosen
 
     @abstractmethod
     def evaluate(self, values: Values) -> Scores:
@@ -200,6 +222,50 @@ class BasePotential(nn.Module, ABC):
         )
 
 
+Kind = TypeVar("Kind", bound=BasePotential)
+_Module = TypeVar("_Module", bound=nn.Module)
+
+
+def by_level(tensor: Tensor, levels: int) -> bool:
+    """Whether the first axis of a tensor is the levels; otherwise it belongs to all of them."""
+    return tensor.ndim > 0 and len(tensor) == levels
+
+
+def sliced(potential: Kind, levels: Sequence[int]) -> Kind:
+    """What `BasePotential.at_levels` does, for potentials that override it and add to it."""
+    chosen = potential.chosen_levels(levels)
+    new = _sliced(potential, potential.levels, chosen)
+    new._levels = len(chosen)
+    return new
+
+
+def _sliced(module: _Module, levels: int, chosen: list[int]) -> _Module:
+    """A copy of a module with some levels of its tensors; what has no parameters is shared."""
+
+    def some(tensor: Tensor) -> Tensor:
+        return tensor.detach()[chosen] if by_level(tensor, levels) else tensor.detach().clone()
+
+    def parameter(old: nn.Parameter) -> nn.Parameter:
+        return nn.Parameter(some(old), requires_grad=old.requires_grad)
+
+    new, unsaved = copy(module), set(module._non_persistent_buffers_set)
+    new._non_persistent_buffers_set = unsaved
+    new._parameters = {
+        name: None if old is None else parameter(old) for name, old in module._parameters.items()
+    }
+    new._buffers = {
+        name: old if old is None or name in unsaved else some(old)
+        for name, old in module._buffers.items()
+    }
+    new._modules = {}
+    for name, part in module._modules.items():
+        if isinstance(part, BasePotential):
+            new._modules[name] = part.at_levels(chosen)
+        else:
+            new._modules[name] = None if part is None else _sliced(part, levels, chosen)
+    return new
+
+
 def refuse_complex(tensors: Mapping[str, Tensor], source: str | None = None) -> None:
     """Refuse saved weights that are complex: a real parameter would silently take their real parts."""
     for name, tensor in tensors.items():
@@ -214,7 +280,10 @@ def refuse_complex(tensors: Mapping[str, Tensor], source: str | None = None) -> 
 class NeuralPotential(BasePotential):
     """A potential written as a differentiable function of one-hot encodings: `forward`."""
 
-    worlds_at_a_time = 512
+    @property
+    def worlds_at_a_time(self) -> int:
+        """How many chains are scored together at each level."""
+        return 512
 
     @abstractmethod
     def forward(self, onehot: OneHot) -> Scores:

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from nmln.files import InputError
 from nmln.logic import WeightedFormula, expand_templates, resolve
-from nmln.potentials.base import BasePotential
+from nmln.potentials.base import BasePotential, sliced
 from nmln.potentials.factors import Factors
 from nmln.potentials.grounding import Grounding
+from nmln.potentials.registry import POTENTIALS, NamedPotential
 from nmln.space import Space
 from nmln.types import Changes, Scores, Slopes, Ties, Values
 
@@ -74,6 +75,11 @@ class FormulaPotential(BasePotential):
         self.precision = nn.Buffer(self.precision.to(dtype), persistent=False)
         self.strengths = tuple(strengths)
         self.penalty = penalty
+
+    def at_levels(self, levels: Sequence[int]) -> "FormulaPotential":
+        new = sliced(self, levels)
+        new.strengths = tuple(self.strengths[level] for level in self.chosen_levels(levels))
+        return new
 
     def _expand(self, formula: WeightedFormula) -> list[WeightedFormula]:
         sorted_ = resolve(formula.formula, self.space.language, self.space.domain)
@@ -197,10 +203,19 @@ def constraint(
     """Formulas that steer a trained model: in full at the target, weaker the noisier the level.
 
     Level i of N has strength (i + 1) / N: the target obeys hard formulas strictly, noisier levels
-    pay for violations and can cross. Of double precision, so that large weights leave the model's own
-    scores their digits.
+    pay for violations and can cross. Its precision is double, so that large weights leave the model's
+    own scores their digits.
+
+    Args:
+        space: of the worlds.
+        formulas: soft and hard ones.
+        levels: as many as the chains have.
+        penalty: what a violated grounding of a hard formula costs at full strength.
     """
     strengths = [(level + 1) / levels for level in range(levels)]
     return FormulaPotential(
         space, formulas, levels, strengths=strengths, penalty=penalty, dtype=torch.float64
     )
+
+
+POTENTIALS.add("formula", NamedPotential(FormulaPotential, network=None))

@@ -9,9 +9,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Generator, Tensor, nn
 
+from nmln.config import ModelConfig
 from nmln.files import InputError
 from nmln.memory import refuse_size
 from nmln.potentials.base import LevelMLP, NeuralPotential, uniform_weights
+from nmln.potentials.registry import POTENTIALS, NamedPotential
 from nmln.space import Space
 from nmln.types import OneHot, Scores
 
@@ -129,8 +131,12 @@ class FragmentNetwork(NeuralPotential):
             for sort, names in space.domain.items():
                 shape = (levels, len(names), embedding)
                 self.embeddings[sort] = uniform_weights(shape, embedding, rng)
-        largest = max(table.entries.numel() + 1 for table in tables)
-        self.worlds_at_a_time = max(1, _AT_ONCE // (largest * levels))
+
+    @property
+    def worlds_at_a_time(self) -> int:
+        """So many that a gathered batch of fragments stays small."""
+        largest = max(table.entries.numel() + 1 for table in self.tables)
+        return max(1, _AT_ONCE // (largest * self.levels))
 
     def outputs(self, onehot: OneHot) -> list[Float[Tensor, "levels chains fragments outputs"]]:
         """What the network says of every fragment, for every table."""
@@ -206,3 +212,17 @@ class DeepSetPotential(FragmentNetwork):
     def forward(self, onehot: OneHot) -> Scores:
         sums = [out.relu().sum(2) for out in self.outputs(onehot)]
         return self.top(torch.cat(sums, dim=-1)).squeeze(-1)
+
+
+def _mean_network(space: Space, levels: int, model: ModelConfig, rng: Generator) -> NeuralPotential:
+    hidden = (model.hidden,) * model.layers
+    return FragmentPotential(space, levels, model.width, hidden, rng=rng)
+
+
+def _sum_network(space: Space, levels: int, model: ModelConfig, rng: Generator) -> NeuralPotential:
+    hidden = (model.hidden,) * model.layers
+    return DeepSetPotential(space, levels, model.width, model.hidden, hidden, rng=rng)
+
+
+POTENTIALS.add("fragment", NamedPotential(FragmentPotential, _mean_network))
+POTENTIALS.add("deepset", NamedPotential(DeepSetPotential, _sum_network))

@@ -1,6 +1,6 @@
 """Potentials of your own: a plain function of one-hot tensors, or of values."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nmln.counting import more_than, told_worlds
 from nmln.files import InputError
-from nmln.potentials.base import BasePotential, NeuralPotential
+from nmln.potentials.base import BasePotential, NeuralPotential, sliced
 from nmln.space import Space
 from nmln.types import OneHot, Scores, Slopes, Values
 
@@ -24,6 +24,11 @@ class OneHotPotential(NeuralPotential):
     def __init__(self, space: Space, function: Callable[[Tensor], Tensor], levels: int = 1) -> None:
         super().__init__(space, levels)
         self.function = function
+
+    def at_levels(self, levels: Sequence[int]) -> "OneHotPotential":
+        new = sliced(self, levels)
+        new.function = _only(self.function, self.chosen_levels(levels), self.levels)
+        return new
 
     def forward(self, onehot: OneHot) -> Scores:
         return checked_scores(self.function(onehot), onehot.shape[:2])
@@ -41,6 +46,11 @@ class ValuesPotential(BasePotential):
     def __init__(self, space: Space, function: Callable[[Tensor], Tensor], levels: int = 1) -> None:
         super().__init__(space, levels)
         self.function = function
+
+    def at_levels(self, levels: Sequence[int]) -> "ValuesPotential":
+        new = sliced(self, levels)
+        new.function = _only(self.function, self.chosen_levels(levels), self.levels)
+        return new
 
     def evaluate(self, values: Values) -> Scores:
         return checked_scores(self.function(values), values.shape[:2])
@@ -77,9 +87,22 @@ class TablePotential(ValuesPotential):
     def dtype(self) -> torch.dtype:
         return self.table.dtype
 
+    def at_levels(self, levels: Sequence[int]) -> "TablePotential":
+        new = sliced(self, levels)
+        new.function = new._look_up
+        return new
+
     def _look_up(self, values: Tensor) -> Tensor:
         levels = torch.arange(self.levels, device=values.device)[:, None]
         return self.table[levels, self.space.index(values)]
+
+
+def _only(
+    function: Callable[[Tensor], Tensor], chosen: list[int], levels: int
+) -> Callable[[Tensor], Tensor]:
+    """A function of all levels at some of them; the others are computed too, and left out."""
+    places = [chosen.index(level) if level in chosen else 0 for level in range(levels)]
+    return lambda worlds: function(worlds[places])[chosen]
 
 
 def exact_differences(potential: BasePotential, values: Values, scores: Scores) -> Slopes:

@@ -14,6 +14,7 @@ from jaxtyping import Float, Integer
 from torch import Generator, Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from nmln.config import ModelConfig
 from nmln.files import InputError
 from nmln.potentials.base import BasePotential, LevelLinear, LevelMLP, uniform_weights
 from nmln.potentials.messages import (
@@ -25,6 +26,7 @@ from nmln.potentials.messages import (
     transform,
     transform_back,
 )
+from nmln.potentials.registry import POTENTIALS, NamedPotential
 from nmln.potentials.wiring import Bags, Graphs, Wiring
 from nmln.space import Space
 from nmln.types import OneHot, Scores, Slopes, Values
@@ -382,3 +384,16 @@ class _Recomputed(torch.autograd.Function):
             for total, part in zip(gradients, found, strict=True):
                 total[level] += part
         return None, None, *gradients
+
+
+def _network(space: Space, levels: int, model: ModelConfig, rng: Generator) -> GraphPotential:
+    return GraphPotential(
+        space, levels, model.layers, model.hidden, residual=model.residual, rng=rng
+    )
+
+
+def _fewest(space: Space, model: ModelConfig) -> int:
+    return (2 * model.layers + 1) * model.hidden**2
+
+
+POTENTIALS.add("graph", NamedPotential(GraphPotential, _network, _fewest))

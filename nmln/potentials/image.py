@@ -4,8 +4,10 @@ import torch
 from torch import Generator, nn
 from torch.nn.functional import conv2d
 
+from nmln.config import ModelConfig
 from nmln.files import InputError
 from nmln.potentials.base import LevelMLP, NeuralPotential, uniform_weights
+from nmln.potentials.registry import POTENTIALS, NamedPotential
 from nmln.space import Space
 from nmln.types import OneHot, Scores
 
@@ -70,3 +72,15 @@ class ImagePotential(NeuralPotential):
         channels = layer.shape[1] // self.levels
         pixels = layer.unflatten(1, (self.levels, channels)).flatten(2).transpose(0, 1)
         return self.top(pixels).squeeze(-1)
+
+
+def _network(space: Space, levels: int, model: ModelConfig, rng: Generator) -> ImagePotential:
+    return ImagePotential(space, levels, layers=model.layers, channels=model.hidden, rng=rng)
+
+
+def _fewest(space: Space, model: ModelConfig) -> int:
+    pixels = max((block.count for block in space.blocks), default=0)
+    return 9 * (model.layers - 1) * model.hidden**2 + model.hidden * (9 + pixels)
+
+
+POTENTIALS.add("image", NamedPotential(ImagePotential, _network, _fewest))

@@ -33,6 +33,10 @@ class TemperedPotential(BasePotential):
         self.potential = potential
         self.temperatures = temperatures
 
+    def at_levels(self, levels: Sequence[int]) -> "TemperedPotential":
+        chosen = [self.temperatures.rates[level] for level in self.chosen_levels(levels)]
+        return TemperedPotential(self.potential.at_levels([0]), chosen)
+
     def evaluate(self, values: Values) -> Scores:
         scores = self.potential.evaluate(values.flatten(0, 1)[None])
         return scores.view(values.shape[:2]) / self._divisor(scores)[:, None]

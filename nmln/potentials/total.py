@@ -75,6 +75,22 @@ class TotalPotential(BasePotential):
         new._append(part, chosen, beta, learn)
         return new
 
+    def at_levels(self, levels: Sequence[int]) -> "TotalPotential":
+        """Some levels of every part; a part that acts at none of them is left out."""
+        chosen = self.chosen_levels(levels)
+        new = TotalPotential.__new__(TotalPotential)
+        BasePotential.__init__(new, self.space, len(chosen))
+        new.precision = nn.Buffer(self.precision.clone(), persistent=False)
+        new.parts, new.betas, new.acts = nn.ModuleList(), nn.ParameterList(), []
+        for part, beta, acts in self._each():
+            places = [place for place, level in enumerate(chosen) if level in acts]
+            own = [acts.index(chosen[place]) for place in places]
+            if own:
+                new.parts.append(part.at_levels(own))
+                new.betas.append(nn.Parameter(beta.detach()[own], beta.requires_grad))
+                new.acts.append(tuple(places))
+        return new
+
     def _each(self) -> list[tuple[BasePotential, Float[Tensor, " acting"], list[int]]]:
         parts = [part for part in self.parts if isinstance(part, BasePotential)]
         return [
@@ -121,7 +137,8 @@ class TotalPotential(BasePotential):
     def ties(self, free: Bool[Tensor, " groups"]) -> Ties | None:
         found = [part.ties(free) for part, _, _ in self._each()]
         known = [ties for ties in found if ties is not None]
-        return torch.cat(known, dim=1) if len(known) == len(found) else None
+        none = torch.zeros(2, 0, dtype=torch.int64)
+        return torch.cat([none, *known], dim=1) if len(known) == len(found) else None
 
     def violations_of(self, values: Values) -> Float[Tensor, "levels chains"]:
         total = torch.zeros(values.shape[:2], dtype=self.dtype, device=values.device)

@@ -17,7 +17,7 @@ from torch import Generator
 
 from nmln import checkpoint
 from nmln.files import InputError, InterruptedRunError
-from nmln.kernels.defaults import kernel_named
+from nmln.kernels.registry import kernel_named
 from nmln.model import Model
 from nmln.molecules.decoding import Decoder
 from nmln.noise import refuse_chains, uniform

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from nmln.checkpoint import explain, read_json
 from nmln.files import InputError
-from nmln.model import Model, Report
+from nmln.model import Model, Report, load_run
 from nmln.runs import data as sources
 from nmln.runs.folder import RunFolder, RunHead
-from nmln.runs.sample import load
 
 
 def combine(
@@ -36,7 +35,7 @@ def combine(
         )
     _check_data(folders, heads)
     source = RunFolder(folders[0]).read_source(heads[0], data)
-    models = [load(folder) for folder in folders]
+    models = [load_run(folder) for folder in folders]
     model = Model.combined(models, pieces=pieces, names=[str(folder) for folder in folders])
     _make(output)  # before minutes go into fitting
     with home.locked("combining"):

@@ -11,11 +11,11 @@ from typing import Any, Literal
 from nmln import checkpoint
 from nmln.evaluation import MARKS, Evaluation, evaluate
 from nmln.files import InputError, plain, write_lines
+from nmln.model import load_run
 from nmln.molecules.datasets import Dropped
 from nmln.molecules.metrics import ChemNet, Measured, fcd, internal_diversity
 from nmln.molecules.sample_files import Reference, Samples, locate, read_reference, read_samples
 from nmln.report.recall import write_recall
-from nmln.runs import sample as sampling
 from nmln.runs import stream
 from nmln.runs.folder import RunFolder
 from nmln.runs.specification import fingerprint
@@ -317,7 +317,7 @@ def _likelihood(samples: Path, folder: Path | None) -> dict[str, Any] | None:
         home = RunFolder(run)
         if not home.likelihood.is_file() or not home.is_run:
             continue
-        if fingerprint(sampling.load(run)) == drawn.get("model"):
+        if fingerprint(load_run(run)) == drawn.get("model"):
             return checkpoint.read_json(home.likelihood)
     return None
 

@@ -16,11 +16,9 @@ from nmln.inference import Answers, Best, Conditional, LogProbabilities
 from nmln.inference.conditional import HOTTEST, LEVELS
 from nmln.inference.queries import read_queries
 from nmln.logic import Atom, Formula, WeightedFormula, parts
-from nmln.model import Model
+from nmln.model import Model, load
 from nmln.potentials.formula import FormulaPotential
-from nmln.runs import sample as sampling
 from nmln.runs.conditions import read_formula, read_formulas
-from nmln.runs.folder import RunFolder
 from nmln.space import Space
 from nmln.worlds import true_atoms
 
@@ -107,8 +105,7 @@ def _load(folder: Path) -> Model:
             "a model is a .mln file or the folder of a trained one, but this is neither.",
             str(folder),
         )
-    inside = (RunFolder(folder).model, RunFolder(folder).head)
-    return sampling.load(folder) if any(path.exists() for path in inside) else Model.load(folder)
+    return load(folder)
 
 
 def _space(program: Program | None, known: Known | None) -> Space:

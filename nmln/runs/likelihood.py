@@ -11,14 +11,13 @@ from jaxtyping import Float64, Integer
 from torch import Generator, Tensor
 
 from nmln.files import InputError, plain, write_lines
-from nmln.kernels.defaults import kernel_named
-from nmln.model import Model
+from nmln.kernels.registry import kernel_named
+from nmln.model import Model, load_run
 from nmln.molecules.likelihood import Structures, log_probabilities
 from nmln.partition import LogZBracket, estimate_log_z
 from nmln.partition.estimate import CHAINS, STEPS, SWEEPS
 from nmln.potentials.base import BasePotential
 from nmln.runs import data as sources
-from nmln.runs import sample as sampling
 from nmln.runs.folder import RunFolder
 
 Progress = Callable[[int, int], None]
@@ -118,7 +117,7 @@ def run(
     """
     source = RunFolder(folder).read_source(data=data)
     found = measure(
-        sampling.load(folder),
+        load_run(folder),
         sources.pick(source.worlds, source.train),
         sources.pick(source.worlds, source.test),
         molecules=source.kind == "molecules",

@@ -5,12 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from nmln import checkpoint
-from nmln.files import InputError, refuse_links
-from nmln.kernels.defaults import kernel_named
-from nmln.model import Model
+from nmln.files import InputError
+from nmln.kernels.registry import kernel_named
+from nmln.model import Model, load_run
 from nmln.runs import data as sources
 from nmln.runs import stream
 from nmln.runs.conditions import Conditions, read_conditions
@@ -73,7 +70,7 @@ def sweeps_for(count: int, chains: int, burn_in: int, thin: int) -> int:
 
 def open_run(folder: Path) -> Run:
     """What a user names when asking for samples: the folder of a run."""
-    opened = Run(folder.name, folder, load(folder), RunFolder(folder).read_head().kind)
+    opened = Run(folder.name, folder, load_run(folder), RunFolder(folder).read_head().kind)
     try:
         check_kind(opened.kind, opened.model.space)
     except InputError as error:
@@ -82,27 +79,6 @@ def open_run(folder: Path) -> Run:
             str(RunFolder(folder).head),
         ) from None
     return opened
-
-
-def load(folder: Path) -> Model:
-    """The model of a finished run, or what a run has come to so far; refuses links inside the run."""
-    refuse_links(folder)
-    if (folder / "model").exists():
-        return Model.load(folder / "model")
-    kept = checkpoint.load(folder)
-    model = Model.described(kept.content, str(kept.path))
-    try:
-        tree = checkpoint.unflatten(kept.tensors, kept.content["tree"])
-        weights = tree["average"] or tree["potential"]
-        if not all(isinstance(tensor, torch.Tensor) for tensor in weights.values()):
-            raise TypeError("weights are tensors")
-    except checkpoint.FOREIGN as error:
-        raise InputError(
-            f"this checkpoint does not hold a model ({error}). Restore it from a copy.",
-            str(kept.path),
-        ) from None
-    model.take(weights, str(kept.path))
-    return model
 
 
 def run(

@@ -13,7 +13,7 @@ from nmln.distributed import Ranks
 from nmln.evidence import Evidence
 from nmln.files import InputError
 from nmln.formats.mln import parse_formula
-from nmln.kernels.defaults import kernel_named
+from nmln.kernels.registry import kernel_named
 from nmln.model import Model
 from nmln.runs.conditions import Conditions
 from nmln.runs.data import Kind

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from nmln.adaptation import start_tuning, tune, with_sizes
 from nmln.config import ChainConfig
 from nmln.exchange import start_walkers
-from nmln.kernels.defaults import kernel_named
+from nmln.kernels.registry import kernel_named
 from nmln.noise import uniform
 from nmln.potentials.base import BasePotential
 from nmln.potentials.counted import Counted

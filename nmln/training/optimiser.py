@@ -9,6 +9,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from nmln.config import OptimiserConfig
+from nmln.potentials.base import by_level
 
 BETAS = (0.9, 0.99)
 MEMORY = ("step", "own_mean", "own_square", "common_mean", "common_square")
@@ -35,11 +36,6 @@ def make_optimiser(
         weight_decay=config.weight_decay,
         foreach=True,
     )
-
-
-def by_level(tensor: Tensor, levels: int) -> bool:
-    """Whether its first axis is the levels; otherwise it belongs to all of them."""
-    return tensor.ndim > 0 and len(tensor) == levels
 
 
 class CommonAdam(torch.optim.Optimizer):

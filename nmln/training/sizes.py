@@ -2,6 +2,7 @@
 
 from nmln.config import Config, ModelConfig
 from nmln.memory import refuse_size, told
+from nmln.potentials.registry import POTENTIALS
 from nmln.space import Space
 from nmln.training.method import Method
 
@@ -13,17 +14,8 @@ _PLACE = 8  # bytes of an index, a label or a uniform number
 
 def fewest_parameters(space: Space, model: ModelConfig) -> int:
     """The numbers that one network has at one level; never more than it really has."""
-    layers, hidden = model.layers, model.hidden
-    match model.potential:
-        case "formula":
-            return 0
-        case "image":
-            pixels = max((block.count for block in space.blocks), default=0)
-            return 9 * (layers - 1) * hidden**2 + hidden * (9 + pixels)
-        case "graph":
-            return (2 * layers + 1) * hidden**2
-        case _:
-            return (layers - 1) * hidden**2 + hidden
+    named = POTENTIALS.named(model.potential)
+    return 0 if named.network is None else named.fewest(space, model)
 
 
 def check_model(space: Space, levels: int, model: ModelConfig, copies: int = 1) -> int:
@@ -31,7 +23,7 @@ def check_model(space: Space, levels: int, model: ModelConfig, copies: int = 1) 
 
     Training holds several copies: gradients, what the optimiser remembers, the moving average.
     """
-    if model.potential == "formula":
+    if POTENTIALS.named(model.potential).network is None:
         return 0
     numbers = _NUMBER * copies * levels * fewest_parameters(space, model)
     each = numbers + _TENSORS * _TENSOR * model.layers

@@ -4,9 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nmln.evidence import Evidence
 from nmln.files import InputError
 from nmln.formats.mln import Program, parse_mln, read_mln, write_mln
+from nmln.inference import Conditional
 from nmln.language import Attribute, predicate
+from nmln.logic import Literal
+from nmln.space import Space
 from tests.strategies import spaces, weighted_formulas
 
 TEXT = """
@@ -132,3 +136,35 @@ def test_what_was_read_knows_its_lines() -> None:
     assert program.declared == {
         "smokes": 6, "friends": 7, "type": 8, "likes": 9, "rain": 10, "odd": 12
     }  # fmt: skip
+
+
+SMOKERS = parse_mln(
+    "person = {Anna, Bob}\nsmokes(person)\ncancer(person)\n1.5 smokes(x) => cancer(x)"
+)
+
+
+def test_a_program_given_evidence_is_a_distribution_to_be_asked() -> None:
+    space = Space(SMOKERS.language, SMOKERS.domain)
+    evidence = Evidence.of(space, [Literal("smokes", ("Anna",))])
+    own = SMOKERS.given(evidence).marginals("cancer(Anna)")
+    other = Conditional.of_formulas(space, SMOKERS.formulas, evidence).marginals("cancer(Anna)")
+    assert [one.value for one in own] == [one.value for one in other]
+    assert SMOKERS.given().space == space
+
+
+def test_the_domain_may_come_from_the_evidence() -> None:
+    open_ = parse_mln("smokes(person)\ncancer(person)\n1.5 smokes(x) => cancer(x)")
+    space = Space(open_.language, {"person": ("Anna", "Bob", "Carl")})
+    assert open_.given(Evidence.none(space)).space == space
+    larger = Space(SMOKERS.language, {"person": ("Anna", "Bob", "Carl")})
+    assert SMOKERS.given(Evidence.none(larger)).space == larger
+
+
+def test_evidence_of_another_program_is_refused() -> None:
+    smaller = Space(SMOKERS.language, {"person": ("Anna",)})
+    with pytest.raises(InputError, match="constants") as caught:
+        SMOKERS.given(Evidence.none(smaller))
+    assert caught.value.token == "Bob"
+    other = parse_mln("person = {Anna, Bob}\nsmokes(person)")
+    with pytest.raises(InputError, match="language"):
+        SMOKERS.given(Evidence.none(Space(other.language, other.domain)))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.storing import TrainedBase, save_training
+from nmln.model import load_run
 from nmln.runs import knowledge, stream
-from nmln.runs import sample as sampling
 from nmln.runs.workspace import SETTINGS
 from tests.fuzz.mutations import texts, trees
 from tests.fuzz.readers import Reader, forged, of_folder
@@ -22,7 +22,7 @@ def other_readers(home: Path) -> dict[str, Reader]:
     run = make_run(home / "sampling" / "run")
     job = begin(run, "out", **TINY)
     marker = next(job.place.output.rglob(SETTINGS))
-    model = sampling.load(run)
+    model = load_run(run)
     base = KnowledgeBase.read(write_family(home / "family", people=5))
     training = advance(new_training(base, CONDITIONAL), 3)
     save_training(training, home / "knowledge")

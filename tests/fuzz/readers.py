@@ -16,14 +16,13 @@ from nmln.formats.db import read_db, read_known
 from nmln.formats.graphs import from_networkx
 from nmln.formats.mln import parse_mln, read_mln
 from nmln.knowledge.data import KnowledgeBase
-from nmln.model import Model
+from nmln.model import Model, load_run
 from nmln.molecules.datasets import BUILT_IN, describe, load
 from nmln.molecules.sample_files import read_reference, read_samples
 from nmln.report.findings import findings_of
 from nmln.report.page import facts
 from nmln.runs import data as sources
 from nmln.runs import pages, pipeline
-from nmln.runs import sample as sampling
 from nmln.runs import train as training
 from nmln.runs.folder import RunFolder
 from nmln.space import Space
@@ -306,7 +305,7 @@ def run_readers(folder: Path) -> dict[str, Reader]:
 
         return read
 
-    both = _each(sampling.load, training.resume)
+    both = _each(load_run, training.resume)
     content, tensors, manifest = (
         f"{last}/{name}" for name in ("content.json", "tensors.safetensors", "manifest.json")
     )

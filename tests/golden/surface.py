@@ -12,7 +12,7 @@ def surface() -> dict[str, list[str]]:
     """Public names, verbs with their flags, settings, and names of kernels and potentials."""
     import nmln
     from nmln.config import PRESETS, Config, ModelConfig
-    from nmln.kernels.defaults import KERNELS
+    from nmln.kernels.registry import KERNELS
 
     settings = [
         f"{section.name}.{key.name}"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Generator
 
-from nmln.config import override
+from nmln.config import Config, override
 from nmln.counting import count_up, log_number_of, more_than, number_of, told_worlds
 from nmln.evidence import Evidence
 from nmln.files import InputError
@@ -16,7 +16,7 @@ from nmln.inference import Conditional, Plan
 from nmln.inference.answers import lost_digits
 from nmln.language import Language, predicate
 from nmln.memory import told
-from nmln.model import Config, Model
+from nmln.model import Model
 from nmln.noise import channel_matrix, noised
 from nmln.potentials.formula import FormulaPotential, constraint
 from nmln.potentials.fragment import FragmentPotential

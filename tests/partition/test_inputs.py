@@ -13,7 +13,6 @@ from nmln.kernels.gibbs import Gibbs
 from nmln.language import Language, predicate
 from nmln.logic import Literal
 from nmln.partition import (
-    ScaledPotential,
     annealed,
     mbar,
     reverse_annealed,
@@ -21,6 +20,7 @@ from nmln.partition import (
 )
 from nmln.potentials.formula import FormulaPotential
 from nmln.potentials.function import ValuesPotential
+from nmln.potentials.scaled import ScaledPotential
 from nmln.space import Space
 from nmln.types import Potential
 from tests.partition.models import (

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import permutations
-from math import pi
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from nmln.potentials.image import ImagePotential
 from nmln.potentials.independent import IndependentPotential
 from nmln.potentials.pieces import PiecesPotential
 from nmln.potentials.quantified import QuantifiedPotential
+from nmln.potentials.scaled import ScaledPotential
 from nmln.potentials.tempered import TemperedPotential
 from nmln.potentials.total import TotalPotential
 from nmln.space import Space
@@ -138,6 +138,10 @@ def tempered(space: Space, rng: Generator) -> BasePotential:
     return TemperedPotential(GraphPotential(space, 1, 2, 8, rng=rng), (3.0, 1.0))
 
 
+def scaled(space: Space, rng: Generator) -> BasePotential:
+    return ScaledPotential(GraphPotential(space, LEVELS, 2, 8, rng=rng), (0.3, 2.0))
+
+
 def pieces(space: Space, rng: Generator) -> BasePotential:
     return PiecesPotential(space, LEVELS)
 
@@ -172,6 +176,7 @@ CASES = [
     Case("independent", SORTS, independent),
     Case("total", MOLECULES, total),
     Case("tempered", MOLECULES, tempered),
+    Case("scaled", MOLECULES, scaled),
     Case("pieces", MOLECULES, pieces),
     Case("pieces of sorts", SORTS, pieces),
 ]
@@ -440,17 +445,3 @@ def test_independent_groups_have_an_exact_log_z_and_draws() -> None:
     for level in range(LEVELS):
         shares = (draws[level][:, None] == everything).all(-1).double().mean(0)
         assert torch.allclose(shares, scores[level].softmax(0), atol=0.012)
-
-
-def test_bounded_scores_bend_towards_their_bound_and_slopes_with_them() -> None:
-    inner = GraphPotential(MOLECULES, LEVELS, 2, 8, rng=Generator().manual_seed(0)).double()
-    potential = BoundedPotential(inner, 0.2)
-    values = worlds(CASES[0])
-    plain_scores, plain_slopes = inner.score_and_slopes(values)
-    scores, slopes = potential.score_and_slopes(values)
-    assert (scores.abs() < 0.2).all()
-    assert torch.allclose(scores, 0.4 / pi * (pi / 0.4 * plain_scores).atan())
-    bend = 1 / (1 + (pi / 0.4 * plain_scores) ** 2)
-    assert torch.allclose(slopes, bend[..., None] * plain_slopes)
-    with pytest.raises(InputError, match="positive number of nats"):
-        BoundedPotential(inner, 0)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmln.runs import sample as sampling
+from nmln.model import load_run
 from tests.runs.runs import run_here, whole_run, write_worlds
 
 
@@ -28,7 +28,7 @@ def test_two_runs_become_one_model(
     monkeypatch.chdir(runs)
     done = run_here(monkeypatch, capfd, "combine", "seed0", "seed1", "--output", "both")
     assert done.code == 0, done.said
-    one, two, both = (sampling.load(Path(name)) for name in ("seed0", "seed1", "both"))
+    one, two, both = (load_run(Path(name)) for name in ("seed0", "seed1", "both"))
     worlds = torch.zeros(2, 1, one.space.groups, dtype=torch.uint8)
     mean = (one.potential.score(worlds) + two.potential.score(worlds)) / 2
     assert torch.allclose(both.potential.score(worlds), mean, atol=1e-5)
@@ -37,7 +37,7 @@ def test_two_runs_become_one_model(
     assert head["combined"] == ["seed0", "seed1"]
     fitting = ("combine", "seed0", "seed1", "--output", "fitted", "--fit", 5, "--pieces")
     assert run_here(monkeypatch, capfd, *fitting).code == 0
-    fitted = sampling.load(Path("fitted"))
+    fitted = load_run(Path("fitted"))
     assert not torch.allclose(fitted.potential.score(worlds), mean, atol=1e-5)
     assert fitted.config.model.pieces
     assert bool((fitted.potential.get_parameter("parts.3.weight") != 0).all())

@@ -8,9 +8,9 @@ import torch
 
 from nmln.evidence import Evidence
 from nmln.files import InputError
+from nmln.model import load_run
 from nmln.molecules.chemistry import ATOM, BOND, BONDS
 from nmln.molecules.scaffolds import scaffold_evidence
-from nmln.runs import sample as sampling
 from nmln.runs import stream
 from nmln.runs.conditions import Conditions, read_formula
 from nmln.runs.stream import Job, Settings
@@ -132,7 +132,7 @@ def test_what_contradicts_itself_is_told_with_the_formula(
 
 def small_job(tmp_path: Path, formulas: tuple[str, ...]) -> Job:
     run = make_run(tmp_path / f"small{len(formulas)}", smiles=["COC", "CCO", "OCO", "CCC"])
-    model = sampling.load(run)
+    model = load_run(run)
     conditions = Conditions(None, tuple(read_formula(model.space, text) for text in formulas))
     settings = Settings.of(model, conditions, 16_000, block=400, chains=400, burn_in=20)
     place = stream.Place("molecules", tmp_path / "out")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nmln import checkpoint
-from nmln.runs import sample as sampling
+from nmln.model import load_run
 from nmln.runs import stream
 from nmln.runs import workspace as working
 from nmln.runs.specification import Settings
@@ -200,7 +200,7 @@ def test_a_damaged_newest_checkpoint_is_made_again(run: Path) -> None:
     assert len(steps) == 2
     flip(steps[-1] / "tensors.safetensors")
     with pytest.warns(checkpoint.CheckpointWarning, match="going back"):
-        stream.work(stream.resume(job.folder, sampling.load(run)))
+        stream.work(stream.resume(job.folder, load_run(run)))
     stream.finish(job)
     assert files(job.folder) == files(whole)
 

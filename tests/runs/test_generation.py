@@ -17,8 +17,8 @@ import torch
 from nmln.cli import main
 from nmln.diagnostics import Diagnostics
 from nmln.files import InputError, InterruptedRunError, only_one
+from nmln.model import load_run
 from nmln.runs import blocks, sample_rows, stream
-from nmln.runs import sample as sampling
 from tests.runs.sampling_runs import (
     begin,
     files,
@@ -218,7 +218,7 @@ def test_samples_that_are_there_are_not_spoiled(run: Path) -> None:
     with pytest.raises(InputError, match="there are samples in this folder already"):
         begin(run, "out", seed=1)
     with pytest.raises(InputError, match=r"no sampling here to go on with\. It is finished"):
-        stream.resume(folder, sampling.load(run))
+        stream.resume(folder, load_run(run))
     assert files(folder) == before
     job = begin(run, "out", count=5, burn_in=1, seed=1, overwrite=True)
     assert files(folder) == before
@@ -245,7 +245,7 @@ def test_only_the_same_sampling_goes_on(run: Path) -> None:
         begin(run, "out", block_size=5)
     other = make_run(run.parent / "trained", seed=1)
     with pytest.raises(InputError, match="the model has changed"):
-        stream.resume(run.parent / "out", sampling.load(other))
+        stream.resume(run.parent / "out", load_run(other))
 
 
 def test_what_has_kept_nothing_gives_way(run: Path) -> None:

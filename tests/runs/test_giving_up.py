@@ -10,7 +10,7 @@ import pytest
 from nmln import checkpoint, sampler, signals
 from nmln.config import override
 from nmln.files import InterruptedRunError
-from nmln.runs import sample as sampling
+from nmln.model import load_run
 from nmln.runs import stream
 from nmln.runs import train as training
 from nmln.training import chains
@@ -45,7 +45,7 @@ def test_a_long_sweep_is_given_up_and_all_before_it_is_kept(
         with pytest.raises(InterruptedRunError, match="stopped after sweep 3 of"):
             stream.work(job)
     assert checkpoint.load(job.block(0)).step == 3
-    stream.work(stream.resume(job.folder, sampling.load(run)))
+    stream.work(stream.resume(job.folder, load_run(run)))
     stream.finish(job)
     assert files(job.folder) == files(whole)
 

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nmln import __version__, checkpoint
-from nmln.runs import sample as sampling
+from nmln.model import load_run
 from nmln.runs import train as training
 from tests.checkpoint.test_directory import Bomb, forge
 
@@ -237,6 +237,6 @@ def test_a_head_that_is_none_is_refused(folder: Path, cli: Callable[..., Any], n
 
 
 def test_the_untouched_folder_works(folder: Path, cli: Callable[..., Any]) -> None:
-    assert sampling.load(folder).space.groups > 0
+    assert load_run(folder).space.groups > 0
     assert cli("train", "--resume", folder).code == 0
     assert checkpoint.latest_step(folder) == 3

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from nmln.files import InputError, InterruptedRunError
+from nmln.model import load_run
 from nmln.runs import parts as joining
 from nmln.runs import sample as sampling
 from nmln.runs import stream
@@ -179,7 +180,7 @@ def test_parts_that_do_not_belong_together_are_named(run: Path) -> None:
     with pytest.raises(InputError, match=r"part-1-of-2: this part is of another model"):
         joining.join(
             sampling.place_of(sampling.open_run(other), run.parent / "new"),
-            sampling.load(other),
+            load_run(other),
             [run.parent / "out", run.parent / "seed"],
         )
     (run.parent / "new" / "part-2-of-2").mkdir(parents=True)

@@ -13,14 +13,13 @@ from nmln.files import InputError
 from nmln.formats.mln import parse_formula, parse_mln
 from nmln.language import Language, predicate
 from nmln.logic import WeightedFormula
-from nmln.model import Model
+from nmln.model import Model, load_run
 from nmln.molecules.decoding import Decoder
 from nmln.molecules.likelihood import molecule_log_likelihood
 from nmln.partition import LogZBracket
 from nmln.partition.estimate import bennett
 from nmln.runs import data as sources
 from nmln.runs import likelihood
-from nmln.runs import sample as sampling
 from nmln.space import Space
 from tests.runs.runs import SMALL, settings, whole_run
 
@@ -41,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def exact(folder: Path) -> float:
     """log Z of the run's target level, summed over all worlds."""
-    return sum_up(sampling.load(folder))
+    return sum_up(load_run(folder))
 
 
 def sum_up(model: Model) -> float:
@@ -62,7 +61,7 @@ def test_the_likelihood_of_molecules_agrees_with_enumeration(folder: Path, exact
     assert part.interval[0] < exact < part.interval[1]
     assert part.interval[1] - part.interval[0] < 1
 
-    model, source = sampling.load(folder), sources.load(settings(folder.parent / "four.smi").data)
+    model, source = load_run(folder), sources.load(settings(folder.parent / "four.smi").data)
     for places, told in (
         (source.train, found.train_molecules),
         (source.test, found.test_molecules),
@@ -77,7 +76,7 @@ def test_the_likelihood_of_molecules_agrees_with_enumeration(folder: Path, exact
 def test_the_likelihoods_of_all_molecules_make_the_share_of_valid_worlds(
     folder: Path, exact: float
 ) -> None:
-    model = sampling.load(folder)
+    model = load_run(folder)
     worlds = model.space.enumerate()
     answers = Decoder(model.space).decode(worlds)
     valid = torch.tensor([answer.smiles is not None for answer in answers])

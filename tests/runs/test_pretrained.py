@@ -8,12 +8,11 @@ import pytest
 import torch
 
 import nmln
-from nmln import pretrained
 from nmln.cli import main as command
 from nmln.files import InputError
+from nmln.model import load_run, pretrained
 from nmln.molecules import datasets
 from nmln.runs import evaluate as evaluation
-from nmln.runs import sample as sampling
 from nmln.runs import stream
 from tests.runs.sampling_runs import make_run
 
@@ -69,7 +68,7 @@ def test_what_was_unpacked_is_a_run_like_any_other(shipped: Path) -> None:
     folder = pretrained.unpack("tiny")
     found = evaluation.of_run(folder)
     assert (len(found["train"].smiles), len(found["test"].smiles)) == (3516, 2)
-    own, other = sampling.load(folder), nmln.Model.pretrained("tiny")
+    own, other = load_run(folder), nmln.Model.pretrained("tiny")
     for name, tensor in own.potential.state_dict().items():
         assert torch.equal(tensor, other.potential.state_dict()[name])
 
@@ -90,7 +89,7 @@ def test_a_model_is_unpacked_whole_or_not_at_all(
 
     with monkeypatch.context() as patched:
         patched.setattr("os.replace", full)
-        with pytest.raises(InputError, match="cannot be unpacked here"):
+        with pytest.raises(InputError, match="cannot be written"):
             pretrained.unpack("tiny")
     assert not list(Path("runs").iterdir())
     assert json.loads((pretrained.unpack("tiny") / "model" / "content.json").read_text())
@@ -136,7 +135,7 @@ def test_files_of_the_user_are_never_replaced(shipped: Path) -> None:
     theirs = Path("runs/pretrained-tiny/model/notes.txt")
     theirs.parent.mkdir(parents=True)
     theirs.write_text("mine")
-    with pytest.raises(InputError, match="pretrained-tiny: this folder is not empty"):
+    with pytest.raises(InputError, match=r"pretrained-tiny: .*other files"):
         pretrained.unpack("tiny")
     assert theirs.read_text() == "mine"
     assert [path.name for path in Path("runs").iterdir()] == ["pretrained-tiny"]

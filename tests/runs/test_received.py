@@ -18,12 +18,11 @@ from nmln.config import read_config
 from nmln.files import InputError, read_lines, write_lines
 from nmln.formats.graphs import read_graphml
 from nmln.formats.triples import read_triples
-from nmln.model import Model
+from nmln.model import Model, load_run
 from nmln.report.history import read_history
 from nmln.runs import data as sources
 from nmln.runs import evaluate as evaluation
 from nmln.runs import pages, pipeline
-from nmln.runs import sample as sampling
 from nmln.runs.job_page import read_summary
 from nmln.runs.knowledge import _write_csv
 from tests.checkpoint.test_directory import forge
@@ -228,7 +227,7 @@ def test_a_checkpoint_without_a_model_is_refused(finished: Path, tmp_path: Path,
         (path / "content.json").write_text(json.dumps({**content, "tree": tree}))
         forge(path)
     with pytest.raises(InputError, match=r"does not hold a model|its tensors are not those"):
-        sampling.load(run)
+        load_run(run)
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '{"settings": 3}', '{"attempts": "many"}'])

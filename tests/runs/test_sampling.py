@@ -9,7 +9,7 @@ from nmln.config import configure
 from nmln.files import InputError
 from nmln.formats.db import read_db
 from nmln.formats.mln import parse_mln
-from nmln.model import Model
+from nmln.model import Model, load_run
 from nmln.molecules.chemistry import space_for
 from nmln.runs import sample as sampling
 from nmln.runs.conditions import read_conditions, read_formula, read_formulas
@@ -51,7 +51,7 @@ def test_formulas_steer_worlds_of_any_kind(tmp_path: Path) -> None:
         formula_files=[rules],
     )
     assert outcome.count == 100
-    model = sampling.load(run)
+    model = load_run(run)
     _, worlds = read_db(outcome.written[0], model.space.language, model.space.domain)
     for world in worlds:
         atoms = set(map(str, true_atoms(model.space, world)))

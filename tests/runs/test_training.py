@@ -12,7 +12,7 @@ from nmln import checkpoint
 from nmln.config import configure
 from nmln.files import InputError, only_one
 from nmln.formats.db import read_db
-from nmln.model import Model
+from nmln.model import Model, load_run
 from nmln.runs import combine as combining
 from nmln.runs import data as sources
 from nmln.runs import likelihood
@@ -219,7 +219,7 @@ def test_molecules_are_judged_by_their_validity(tmp_path: Path) -> None:
 def test_the_likelihood_agrees_with_enumeration(people: Path) -> None:
     folder = whole_run(people, training__steps=30)
     found = likelihood.run(folder, chains=300, steps=60, sweeps=40)
-    model, source = sampling.load(folder), sources.load(settings(people).data)
+    model, source = load_run(folder), sources.load(settings(people).data)
     rng = torch.Generator().manual_seed(0)
     uniform = torch.randint(2, (2, 60_000, source.space.groups), generator=rng)
     with torch.no_grad():

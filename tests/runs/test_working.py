@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nmln.files import InputError, InterruptedRunError, only_one
-from nmln.runs import sample as sampling
+from nmln.model import load_run
 from nmln.runs import stream
 from nmln.runs import workspace as working
 from nmln.runs.specification import Settings
@@ -84,7 +84,7 @@ def test_what_comes_while_sampling_is_not_replaced_unasked(run: Path) -> None:
     whole, mine = finished(run, "whole", **TINY), run.parent / "out" / "samples.csv.gz"
     job = stopped(run, "out")
     mine.write_text("mine")
-    model = sampling.load(run)
+    model = load_run(run)
     for go_on in (lambda: begin(run, "out", **TINY), lambda: stream.resume(job.folder, model)):
         with pytest.raises(InputError, match=r"in this folder already \(samples\.csv\.gz\)"):
             go_on()
@@ -367,7 +367,7 @@ def test_killed_while_it_finishes_it_ends_with_the_same_files(
         finished(run, "out", **TINY, seed=4)
     stream.work(begin(run, "out", **TINY, all_levels=True, overwrite=before))
     shutil.copytree(out, run.parent / "ready")
-    model, moment, over = sampling.load(run), 0, False
+    model, moment, over = load_run(run), 0, False
     while not over:
         shutil.rmtree(out)
         shutil.copytree(run.parent / "ready", out)

@@ -1,4 +1,4 @@
-"""Models that are already trained and come with the package: finished runs without their checkpoints."""
+"""Trained models that come with the package: finished runs without their checkpoints."""
 
 import os
 import shutil
@@ -13,32 +13,35 @@ _PARTS = ("config.json", "split.json", "model")
 
 
 def names() -> list[str]:
-    """The models at hand."""
+    """The names of the models in this installation."""
     shipped = _shipped()
     return sorted(one.name for one in shipped.iterdir() if one.is_dir()) if shipped.exists() else []
 
 
 def folder_of(name: str) -> Path:
-    """Where the package keeps a model; refuses a name that it does not have."""
+    """The folder of a model in the package; refuses an unknown name."""
     if name not in names():
-        there = ", ".join(names()) or "none in this installation"
-        raise InputError(f"there is no trained model {name!r}. There is: {there}.")
+        known = ", ".join(names()) or "none in this installation"
+        raise InputError(f"there is no trained model {name!r}. Available: {known}.", token=name)
     return _shipped() / name
 
 
 def unpack(name: str, parent: Path = Path("runs")) -> Path:
-    """The folder of a run with this model, made now unless it is there; all commands work on it."""
+    """A run folder with this model, which every command accepts; made unless it exists."""
     source, target = folder_of(name), parent / f"pretrained-{name}"
     if (target / "config.json").exists():
         if _weights(target) != _weights(source):
             raise InputError(
-                f"this folder holds another model than {name!r} of this installation. Move it away.",
+                f"this folder must hold the model {name!r} of this installation, but holds another "
+                "model. Move it away.",
                 str(target),
             )
         return target
     if target.exists() and any(target.iterdir()):
         raise InputError(
-            f"this folder is not empty and holds no model {name!r}. Move it away.", str(target)
+            f"this folder must be empty or hold the model {name!r}, but holds other files. Move them "
+            "away.",
+            str(target),
         )
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -50,12 +53,12 @@ def unpack(name: str, parent: Path = Path("runs")) -> Path:
                     shutil.copytree(source / part, copy / part)
                 elif (source / part).exists():
                     shutil.copyfile(source / part, copy / part)
-            os.replace(copy, target)  # whole, or not at all
+            os.replace(copy, target)  # complete, or not at all
     except OSError as error:
         if (target / "config.json").exists():  # another process was faster
             return unpack(name, parent)
         raise InputError(
-            f"the model cannot be unpacked here ({error.strerror}). Choose another working directory.",
+            f"the model cannot be written here ({error.strerror}). Choose another working directory.",
             str(target),
         ) from None
     return target
@@ -64,7 +67,10 @@ def unpack(name: str, parent: Path = Path("runs")) -> Path:
 def pack(run: Path, target: Path) -> None:
     """Copy what a finished run needs to be sampled from, and nothing else."""
     if not (run / "model").is_dir():
-        raise InputError("this run is not finished: it has no model yet. Go on with it.", str(run))
+        raise InputError(
+            "this run is not finished: it has no model yet. Continue it (nmln train --resume).",
+            str(run),
+        )
     target.mkdir(parents=True, exist_ok=True)
     for part in _PARTS:
         if (run / part).is_dir():

@@ -1,0 +1,149 @@
+"""From a description to a potential and back: language, domain, formulas and configuration."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Integer
+from torch import Generator, Tensor
+
+from nmln.config import Config, ModelConfig, configure
+from nmln.files import InputError, placed
+from nmln.formats.mln import Program, parse_mln
+from nmln.logic import WeightedFormula
+from nmln.potentials.base import BasePotential, by_level, refuse_complex
+from nmln.potentials.bounded import BoundedPotential
+from nmln.potentials.formula import FormulaPotential
+from nmln.potentials.independent import IndependentPotential
+from nmln.potentials.pieces import PiecesPotential
+from nmln.potentials.registry import POTENTIALS
+from nmln.potentials.total import TotalPotential
+from nmln.space import Space
+from nmln.training.method import Method
+from nmln.training.sizes import check_model, check_training
+
+
+class Assembled(NamedTuple):
+    """The parts of a model, its parameters still to be filled in."""
+
+    space: Space
+    potential: TotalPotential
+    config: Config
+    formulas: tuple[WeightedFormula, ...]
+
+
+def describe(space: Space, formulas: Sequence[WeightedFormula], config: Config) -> dict[str, Any]:
+    """Everything but the numbers of a model, as JSON has it."""
+    program = Program(space.language, dict(space.domain), tuple(formulas))
+    return {"program": str(program), "config": config.to_dict()}
+
+
+def from_description(content: Mapping[str, Any], source: str | None = None) -> Assembled:
+    """The parts of the model that `describe` described; errors name `source`."""
+    text, settings = content.get("program"), content.get("config")
+    if not isinstance(text, str) or not isinstance(settings, dict):
+        raise InputError("this is not the description of a model.", source)
+    program = parse_mln(text, source or "model")
+    with placed(source):
+        space = Space(program.language, program.domain)
+        config = configure(settings, source)
+        potential = empty_potential(space, config, program.formulas)
+    return Assembled(space, potential, config, program.formulas)
+
+
+def empty_potential(
+    space: Space, config: Config, formulas: Sequence[WeightedFormula]
+) -> TotalPotential:
+    """The potential of a model whose base term is still zero everywhere."""
+    learned = _learned(space, Method.of(config.ladder).trained_levels, config, formulas)
+    table = torch.zeros(learned.levels, space.entries)
+    return _completed(learned, config, IndependentPotential(space, table))
+
+
+def new_potential(
+    space: Space,
+    worlds: Integer[Tensor, "worlds groups"],
+    config: Config,
+    formulas: Sequence[WeightedFormula],
+) -> TotalPotential:
+    """The potential that training starts from: its base term has the marginals of corrupted worlds."""
+    method = Method.of(config.ladder)
+    check_training(space, config)
+    learned = _learned(space, method.trained_levels, config, formulas)
+    if config.optimiser.common:
+        _make_alike(learned)
+    base = None
+    if config.model.base:
+        rng = Generator().manual_seed(config.model.seed)
+        copies = worlds[torch.randint(len(worlds), (max(2000, len(worlds)),), generator=rng)]
+        base = IndependentPotential.fit(space, method.corrupt(space, copies, rng))
+    return _completed(learned, config, base)
+
+
+def take(potential: BasePotential, tensors: Mapping[str, Tensor], source: str) -> None:
+    """Fill a potential with saved parameters; refuses those of another model."""
+    refuse_complex(tensors, source)
+    try:
+        potential.load_state_dict(tensors)
+    except (RuntimeError, KeyError, TypeError, AttributeError):
+        raise InputError(
+            "its tensors are not those of the model that it describes. Save the model again, or fetch "
+            "another copy.",
+            source,
+        ) from None
+
+
+def networks_of(model: ModelConfig) -> int:
+    """How many networks a model has; they are the first parts of its potential."""
+    return 0 if POTENTIALS.named(model.potential).network is None else model.networks
+
+
+def _learned(
+    space: Space, levels: int, config: Config, formulas: Sequence[WeightedFormula]
+) -> TotalPotential:
+    """The parts that training changes: networks and formulas."""
+    check_model(space, levels, config.model)
+    parts = _networks(space, levels, config.model)
+    if not parts and not formulas:
+        raise InputError(
+            "a formula model needs formulas: name a .mln file that has some (data.language)."
+        )
+    if formulas:
+        parts.append(FormulaPotential(space, formulas, levels))
+    total = TotalPotential(parts)
+    with torch.no_grad():
+        for beta in total.betas[: config.model.networks]:
+            beta.div_(config.model.networks)
+    return total
+
+
+def _networks(space: Space, levels: int, model: ModelConfig) -> list[BasePotential]:
+    build = POTENTIALS.named(model.potential).network
+    if build is None:
+        return []
+    networks = [
+        build(space, levels, model, Generator().manual_seed(model.seed + number))
+        for number in range(model.networks)
+    ]
+    if model.bound:
+        return [BoundedPotential(network, model.bound) for network in networks]
+    return networks
+
+
+def _completed(
+    potential: TotalPotential, config: Config, base: IndependentPotential | None
+) -> TotalPotential:
+    """The base term, then the count of pieces: it comes last, so that a model can take it up later."""
+    if config.model.base and base is not None:
+        potential = potential.add(base)
+    if config.model.pieces:
+        potential = potential.add(PiecesPotential(potential.space, potential.levels))
+    return potential
+
+
+@torch.no_grad()
+def _make_alike(potential: BasePotential) -> None:
+    """Start with the same weights at every level, so that a common step means the same to all."""
+    for parameter in potential.parameters():
+        if by_level(parameter, potential.levels):
+            parameter.copy_(parameter[-1:].expand_as(parameter).clone())

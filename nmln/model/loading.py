@@ -1,0 +1,56 @@
+"""Models from folders: of a run, finished or not, or of a saved model; and those of the package."""
+
+from pathlib import Path
+
+import torch
+
+from nmln import checkpoint
+from nmln.files import InputError, refuse_links
+from nmln.model import pretrained
+from nmln.model.model import Model
+
+MODEL = "model"
+"""The directory of a run that holds its finished model."""
+
+
+def load(source: str | Path) -> Model:
+    """The model of a run, of a model's own folder, or of the package.
+
+    A run that is not finished gives the model of its newest checkpoint. A name that is not a folder,
+    such as `pubchem-10`, is that of a model which comes with the package. Nothing in the files is
+    executed.
+    """
+    folder = Path(source)
+    if checkpoint.is_model(folder):
+        return Model.load(folder)
+    if not folder.exists():
+        if str(source) in pretrained.names():
+            return Model.pretrained(str(source))
+        known = ", ".join(pretrained.names()) or "none in this installation"
+        raise InputError(
+            "a model must be the folder of a run, a folder that Model.save wrote, or the name of a "
+            f"model in the package ({known}), but this does not exist. Check the path.",
+            str(source),
+        )
+    return load_run(folder)
+
+
+def load_run(folder: Path) -> Model:
+    """The model of a finished run, or of its newest checkpoint; refuses links inside the run."""
+    refuse_links(folder)
+    if (folder / MODEL).exists():
+        return Model.load(folder / MODEL)
+    kept = checkpoint.load(folder)
+    model = Model.described(kept.content, str(kept.path))
+    try:
+        tree = checkpoint.unflatten(kept.tensors, kept.content["tree"])
+        weights = tree["average"] or tree["potential"]
+        if not all(isinstance(tensor, torch.Tensor) for tensor in weights.values()):
+            raise TypeError("weights are tensors")
+    except checkpoint.FOREIGN as error:
+        raise InputError(
+            f"this checkpoint does not hold a model ({error}). Restore it from a copy.",
+            str(kept.path),
+        ) from None
+    model.take(weights, str(kept.path))
+    return model

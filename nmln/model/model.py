@@ -1,0 +1,297 @@
+"""The model that users hold: train, sample, generate, ask, save and load."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Integer
+from torch import Generator, Tensor
+
+from nmln.checkpoint import load_model, save_model
+from nmln.config import Config, override
+from nmln.evidence import Evidence, VirtualEvidence
+from nmln.files import InputError
+from nmln.inference import Conditional
+from nmln.kernels.registry import kernel_named
+from nmln.logic import WeightedFormula
+from nmln.model.assembly import describe, from_description, new_potential, take
+from nmln.model.combination import Report, fit_betas, mean_potential
+from nmln.model.generation import MOST_TRIES, collect, decoder_for
+from nmln.model.pretrained import folder_of
+from nmln.noise import uniform
+from nmln.potentials.base import BasePotential
+from nmln.potentials.scaled import ScaledPotential
+from nmln.potentials.total import TotalPotential
+from nmln.sampler import Observer, sample
+from nmln.space import Space
+from nmln.training import Trainer, train
+from nmln.training.method import Method
+from nmln.training.pilot import steps_in
+from nmln.types import Sweep
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained (or yet untrained) distribution over worlds, at every level of its ladder."""
+
+    space: Space
+    potential: BasePotential
+    config: Config
+    formulas: tuple[WeightedFormula, ...] = ()
+
+    @staticmethod
+    def build(
+        space: Space,
+        worlds: Integer[Tensor, "worlds groups"],
+        config: Config | None = None,
+        formulas: Sequence[WeightedFormula] = (),
+    ) -> "Model":
+        """A model that has learned nothing yet but the marginals of its base term.
+
+        Args:
+            space: the language and the domain.
+            worlds: the data.
+            config: the settings; by default those of `Config()`.
+            formulas: formulas whose weights are learned beside the networks.
+        """
+        config = config or Config()
+        if not len(worlds):
+            raise InputError("there are no worlds to train on. Give at least one.")
+        potential = new_potential(space, worlds, config, formulas)
+        return Model(space, potential, config, tuple(formulas))
+
+    @staticmethod
+    def fit(
+        space: Space,
+        worlds: Integer[Tensor, "worlds groups"],
+        config: Config | None = None,
+        formulas: Sequence[WeightedFormula] = (),
+        report: Report | None = None,
+    ) -> "Model":
+        """Train a model on worlds, from beginning to end, in this process.
+
+        A budget in minutes becomes a number of steps by a short pilot; the model's `config` has it.
+
+        Args:
+            space: the language and the domain.
+            worlds: the data.
+            config: the settings; by default those of `Config()`.
+            formulas: formulas whose weights are learned beside the networks.
+            report: called after every step with its metrics.
+        """
+        model = Model.build(space, worlds, config, formulas)
+        trainer = Trainer(model.potential, worlds, model.config)
+        if model.config.training.minutes is not None:
+            steps = steps_in(model.config.training.minutes, trainer)
+            trainer.config = override(
+                model.config, {"training.steps": steps, "training.minutes": None}
+            )
+            model = replace(model, config=trainer.config)
+        for metrics in train(trainer):
+            if report is not None:
+                report(metrics)
+        return model.averaged(trainer)
+
+    def averaged(self, trainer: Trainer) -> "Model":
+        """This model with the parameters that sampling uses: their moving average, if there is one."""
+        return replace(self, potential=trainer.average or trainer.potential)
+
+    @property
+    def method(self) -> Method:
+        """How its levels come about: by noise, by temperature, or only one."""
+        return Method.of(self.config.ladder)
+
+    def sample(
+        self,
+        sweeps: int,
+        rng: Generator,
+        *,
+        chains: int | None = None,
+        burn_in: int = 100,
+        thin: int = 1,
+        moves: int = 0,
+        kernel: str = "",
+        evidence: Evidence | None = None,
+        recorder: Observer | None = None,
+        added: BasePotential | None = None,
+    ) -> Iterator[Sweep]:
+        """Chains at all levels from pure noise; the worlds of the target are `sweep.state.values[-1]`.
+
+        `generate` gives decoded results instead.
+
+        Args:
+            sweeps: how many sweeps are made, those of the burn-in included.
+            rng: the source of all random numbers.
+            chains: replicas; by default as many as in training.
+            burn_in: sweeps that are not given out.
+            thin: only every so many sweeps one is given out.
+            moves: steps of the kernel per sweep; 0 for `config.sampling.moves`.
+            kernel: the name of a kernel; empty for `config.sampling.kernel`.
+            evidence: what every world agrees with, so that the chains sample the conditional
+                distribution.
+            recorder: sees every sweep after the burn-in.
+            added: one more potential with as many levels as the chains have, for example
+                `constraint(space, formulas, levels)`.
+        """
+        method = self.method
+        potential = method.sampled(self.potential)
+        if added is not None:
+            potential = TotalPotential([potential]).add(added)
+        named = kernel_named(kernel or self.config.sampling.kernel, self.space, evidence)
+        count = self.config.chains.replicas if chains is None else chains
+        start = uniform(self.space, method.chain_levels, count, rng, evidence)
+        return sample(
+            potential,
+            named,
+            start,
+            sweeps,
+            rng,
+            moves=moves or self.config.sampling.moves,
+            phases=self.config.chains.phases,
+            burn_in=burn_in,
+            thin=thin,
+            recorder=recorder,
+        )
+
+    def generate(
+        self,
+        n: int,
+        *,
+        seed: int = 0,
+        chains: int = 100,
+        burn_in: int = 300,
+        thin: int = 4,
+        moves: int = 0,
+        kernel: str = "",
+        evidence: Evidence | None = None,
+        added: BasePotential | None = None,
+        kind: str | None = None,
+        valid_only: bool = True,
+        attempts: int | None = None,
+    ) -> list[Any]:
+        """n results, decoded by what the language is about; the same seed gives the same results.
+
+        A model of molecules gives SMILES, one of graphs NetworkX graphs, any other frozen sets of true
+        ground atoms. Results of one chain, which are `chains` places apart, are not independent.
+
+        Not every world of molecules is a valid molecule: those that are not are left out and drawn
+        again. Of the model `pubchem-10` 98.5 % are valid. If too few of the attempts are, that is an
+        error.
+
+        Args:
+            n: how many results.
+            seed: of all random numbers.
+            chains: replicas that are run side by side, at most n.
+            burn_in: sweeps before the first result.
+            thin: sweeps from one result of a chain to the next.
+            moves: steps of the kernel per sweep; 0 for `config.sampling.moves`.
+            kernel: the name of a kernel; empty for `config.sampling.kernel`.
+            evidence: what every world agrees with.
+            added: one more potential with as many levels as the chains have, for example
+                `constraint(space, formulas, levels)`.
+            kind: `molecules`, `graphs` or `atoms`; by default read off the language.
+            valid_only: False gives the first n attempts, with None in the place of those that are not
+                valid.
+            attempts: how many worlds are drawn at most; by default 100 per result.
+        """
+        for name, number in (("n", n), ("chains", chains), ("attempts", attempts or 1)):
+            if number < 1:
+                raise InputError(f"{name} must be at least 1, got {number}.")
+        decode, chains = decoder_for(self.space, kind), min(n, chains)
+        most = n if not valid_only else MOST_TRIES * n if attempts is None else attempts
+        sweeps = self.sample(
+            burn_in + thin * -(-most // chains),
+            Generator().manual_seed(seed),
+            chains=chains,
+            burn_in=burn_in,
+            thin=thin,
+            moves=moves,
+            kernel=kernel,
+            evidence=evidence,
+            added=added,
+        )
+        return collect((sweep.state.values[-1] for sweep in sweeps), decode, n, valid_only)
+
+    def given(
+        self,
+        evidence: Evidence | None = None,
+        virtual: VirtualEvidence | None = None,
+        formulas: Sequence[WeightedFormula] = (),
+    ) -> Conditional:
+        """The model's distribution given evidence, ready to be asked; formulas are added to it."""
+        return Conditional.of_levels(
+            self.level(-1),
+            self.method.sampled(self.potential),
+            self.method.ladder,
+            formulas,
+            evidence,
+            virtual,
+        )
+
+    def level(self, level: int) -> BasePotential:
+        """The potential of one level that chains run at, alone: it costs one level's time."""
+        temperatures = self.method.temperatures
+        if temperatures is not None:
+            return ScaledPotential(self.potential, [1 / temperatures.rates[level]])
+        if self.potential.levels == 1:
+            return self.potential
+        return self.potential.at_levels([level]).to(self.potential.dtype)
+
+    def save(self, path: str | Path) -> None:
+        """Keep the model as a directory of tensors and JSON."""
+        save_model(Path(path), dict(self.potential.state_dict()), self.describe())
+
+    @staticmethod
+    def load(path: str | Path) -> "Model":
+        """A model that `save` wrote; nothing in its files is executed. `nmln.load` takes runs too."""
+        tensors, content = load_model(Path(path))
+        model = Model.described(content, str(path))
+        model.take(tensors, str(path))
+        return model
+
+    @staticmethod
+    def pretrained(name: str) -> "Model":
+        """A model that comes with the package, for example `pubchem-10`."""
+        return Model.load(folder_of(name) / "model")
+
+    @staticmethod
+    def combined(
+        models: Sequence["Model"], *, pieces: bool = False, names: Sequence[str] = ()
+    ) -> "Model":
+        """The model whose score is the mean of theirs: probable is what all of them find probable.
+
+        They are over one space, with networks of one form and the same ladder, and were trained apart.
+        With `pieces` the whole counts pieces too, with a weight of zero that `weighed` learns. An error
+        calls the models by their `names`.
+        """
+        config, potential = mean_potential(models, pieces=pieces, names=names)
+        return Model(models[0].space, potential, config, models[0].formulas)
+
+    def weighed(
+        self,
+        worlds: Integer[Tensor, "worlds groups"],
+        steps: int,
+        report: Report | None = None,
+    ) -> "Model":
+        """This model with the betas of its networks fitted by likelihood.
+
+        A mean of scores is flatter than each of them where they disagree, and some levels of some
+        networks are better than others: a few hundred steps find out by how much. The cost of a further
+        piece is fitted too, where pieces are counted. Everything else stays as it is.
+        """
+        return replace(self, potential=fit_betas(self, worlds, steps, report))
+
+    def take(self, tensors: Mapping[str, Tensor], source: str) -> None:
+        """Take over saved parameters; refuses those of another model, and names `source`."""
+        take(self.potential, tensors, source)
+
+    def describe(self) -> dict[str, Any]:
+        """Everything but the numbers: language, domain, formulas and configuration."""
+        return describe(self.space, self.formulas, self.config)
+
+    @staticmethod
+    def described(content: dict[str, Any], source: str | None = None) -> "Model":
+        """A model with this description, its parameters still to be filled in."""
+        made = from_description(content, source)
+        return Model(made.space, made.potential, made.config, made.formulas)

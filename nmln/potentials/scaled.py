@@ -1,0 +1,55 @@
+"""A potential times a number for each level: its distribution at another temperature."""
+
+from collections.abc import Sequence
+
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from nmln.files import InputError
+from nmln.potentials.base import BasePotential
+from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
+
+
+class ScaledPotential(BasePotential):
+    """A potential whose scores are multiplied by a positive number (beta) at each level.
+
+    A forbidden world stays forbidden, however small beta is.
+    """
+
+    def __init__(self, potential: BasePotential, betas: Sequence[float]) -> None:
+        super().__init__(potential.space, potential.levels)
+        if len(betas) != potential.levels or not all(0 < beta < float("inf") for beta in betas):
+            raise InputError(
+                f"betas must be one positive number for each of the {potential.levels} levels, got "
+                f"{tuple(betas)}. At 0 all worlds are equally likely: draw them directly."
+            )
+        self.potential = potential
+        self.precision = potential.precision
+        self.betas = tuple(float(beta) for beta in betas)
+
+    def at_levels(self, levels: Sequence[int]) -> "ScaledPotential":
+        betas = [self.betas[level] for level in self.chosen_levels(levels)]
+        return ScaledPotential(self.potential.at_levels(levels), betas)
+
+    def evaluate(self, values: Values) -> Scores:
+        scores = self.potential.evaluate(values)
+        return self._factor(scores)[:, None] * scores
+
+    def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
+        scores, slopes = self.potential.evaluate_with_slopes(values)
+        factor = self._factor(scores)
+        return factor[:, None] * scores, factor[:, None, None] * slopes
+
+    def evaluate_alternatives(self, values: Values, groups: Groups) -> Alternatives:
+        scores = self.potential.evaluate_alternatives(values, groups)
+        return self._factor(scores)[:, None, None] * scores
+
+    def evaluate_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
+        changes = self.potential.evaluate_changes(values, groups)
+        return self._factor(changes)[:, None, None, None] * changes
+
+    def ties(self, free: Bool[Tensor, " groups"]) -> Ties | None:
+        return self.potential.ties(free)
+
+    def _factor(self, like: Tensor) -> Tensor:
+        return like.new_tensor(self.betas)
