@@ -1,4 +1,5 @@
-# Every target sets up .venv by itself when it is missing or older than pyproject.toml.
+# Every target sets up .venv by itself when it is missing or older than pyproject.toml or
+# constraints.txt, which pins the version of torch.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -10,11 +11,11 @@ help: ## list the targets
 
 setup: $(READY) ## create .venv and install everything
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "nmln needs Python 3.11 or newer; say which: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(READY)
 
 run: $(READY) ## the main job on the built-in molecules, in about 11 minutes

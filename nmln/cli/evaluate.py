@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nmln.cli.common import Data, Seed, one_thread, spinner
+from nmln.extras import require
 from nmln.files import InputError
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def evaluate(
     recall.svg: for samples of a run into its folder, else into evaluation/. After nmln likelihood RUN it
     tells nats a molecule as well.
     """
+    require("nmln evaluate", "rdkit", "pooch", "matplotlib", *(["fcd_torch"] if fcd else []))
     one_thread()
     marks, chosen = _marks(at), _level(level)
     if run is None and train is None and test is None and (samples[0] / "config.json").exists():

@@ -11,6 +11,7 @@ import typer
 
 from nmln.cli.common import Seed, one_thread, progress
 from nmln.cli.processes import alone, cores, start_processes, stoppable
+from nmln.extras import require
 from nmln.files import InputError
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def _folder(run: Path | None, name: str | None) -> Path:
         )
     if run is not None:
         return run
+    require("nmln sample --pretrained", "rdkit", "pooch")
     from nmln.pretrained import unpack
 
     return unpack(name or "")

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
-import pooch
-
+from nmln.extras import later
 from nmln.files import open_regular
 from nmln.molecules.smiles_files import Watch
 
 if TYPE_CHECKING:
+    import pooch
     import requests
+else:
+    pooch = later("pooch")
 
 _CHUNK = 1 << 14  # what an interruption may cost
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")

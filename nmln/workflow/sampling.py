@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from nmln import checkpoint
+from nmln.extras import MissingExtraError
 from nmln.files import InputError, refuse_links
 from nmln.kernels.defaults import kernel_named
 from nmln.model import Model
@@ -75,6 +76,8 @@ def open_run(folder: Path) -> Run:
     opened = Run(folder.name, folder, load(folder), read_head(folder)["kind"])
     try:
         check_kind(opened.kind, opened.model.space)
+    except MissingExtraError:
+        raise
     except InputError as error:
         raise InputError(
             f"this run is said to be of {opened.kind}, but its model is not: {error.message}",
