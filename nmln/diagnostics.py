@@ -205,7 +205,7 @@ def _stats() -> Any:
     """ArviZ's statistics of arrays, imported when they are needed, without announcements."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from arviz_stats.base import array_stats
+        from arviz_stats.base.array import array_stats
 
     return array_stats
 
