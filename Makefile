@@ -1,4 +1,5 @@
-# Every target sets up .venv by itself when it is missing or older than pyproject.toml.
+# Every target sets up .venv by itself when it is missing or older than pyproject.toml or
+# constraints.txt, which pins the version of torch.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -10,14 +11,14 @@ help: ## list the targets
 
 setup: $(READY) ## create .venv and install everything
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "nmln needs Python 3.11 or newer; say which: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	  || { echo "nmln needs Python 3.11 or newer. Name one: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(READY)
 
-run: $(READY) ## the main job on the built-in molecules, in about 11 minutes
+run: $(READY) ## the main job on the built-in molecules, in about 12 minutes
 	$(BIN)/nmln run
 
 lint: $(READY) ## format, style, types, import layers
@@ -26,10 +27,10 @@ lint: $(READY) ## format, style, types, import layers
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 
-test: lint ## all checks but the slow ones
+test: lint docs ## all checks but the slow ones
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
-test-all: lint ## all checks
+test-all: lint docs ## all checks
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 bench: $(READY) ## measure speed as ratios in one run
@@ -44,7 +45,7 @@ bench: $(READY) ## measure speed as ratios in one run
 
 docs: $(READY) ## build the pages into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
-	@echo "open site/index.html"
+	@echo "The pages are in site/index.html."
 
 clean: ## remove everything that was built
 	rm -rf .venv site runs .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
+from nmln.extras import load
 from nmln.files import InputError
 from nmln.ladders import LadderLike, ladder_of_kind
 from nmln.recording import Recorder, Recording
@@ -172,7 +173,9 @@ def effective_sample_size(
     """
     if len(trace) < 4 or np.ptp(trace) == 0:
         return float("nan")
-    return float(_arviz().ess(np.ascontiguousarray(trace.T), method=method))
+    return float(
+        _stats().ess(np.ascontiguousarray(trace.T), chain_axis=0, draw_axis=1, method=method)
+    )
 
 
 def rank_rhat(trace: Float[ndarray, "draws chains"]) -> float:
@@ -190,23 +193,28 @@ def rank_rhat(trace: Float[ndarray, "draws chains"]) -> float:
         return 1.0
     if (np.ptp(trace, axis=0) == 0).all():
         return float("inf")
-    return float(_arviz().rhat(np.ascontiguousarray(trace.T), method="rank"))
+    return float(
+        _stats().rhat(np.ascontiguousarray(trace.T), chain_axis=0, draw_axis=1, method="rank")
+    )
 
 
-def _arviz() -> Any:
-    """ArviZ, imported when it is needed, without its announcements."""
+def _stats() -> Any:
+    """ArviZ's statistics of arrays, imported when they are needed, without announcements."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import arviz
+        from arviz_stats.base.array import array_stats
 
-    return arviz
+    return array_stats
 
 
 def to_arviz(recording: Recording) -> "InferenceData":
-    """Traces as ArviZ data with the dimensions chain, draw and level."""
+    """Traces as ArviZ data with the dimensions chain, draw and level; needs the extra `report`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        arviz = load("arviz")
     arrays = {name: trace.transpose(2, 0, 1) for name, trace in recording.traces.items()}
     levels = list(range(len(recording.restarts)))
-    return _arviz().from_dict(
+    return arviz.from_dict(
         posterior=arrays, dims={name: ["level"] for name in arrays}, coords={"level": levels}
     )
 

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
-import pooch
-
+from nmln.extras import later
 from nmln.files import open_regular
 
 if TYPE_CHECKING:
+    import pooch
     import requests
+else:
+    pooch = later("pooch")
 
 DownloadProgress = Callable[[int, int | None], None]
 """Called with the number of bytes so far and, if the server names it, of the whole file."""

@@ -24,8 +24,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = "400"  # columns, so that no message is broken into lines
 _LATER = (
-    "rich.progress", "rich.live", "rich.table", "rich.columns", "rich.panel", "networkx", "arviz",
-    "requests", "matplotlib.pyplot", "matplotlib.backends.backend_svg",
+    "rich.progress", "rich.live", "rich.table", "rich.columns", "rich.panel", "networkx",
+    "arviz_stats.base.array", "rdkit.Chem", "rdkit.Chem.Draw.rdMolDraw2D", "pooch", "requests",
+    "matplotlib.pyplot", "matplotlib.backends.backend_svg",
     "matplotlib.backends.backend_agg",
 )  # fmt: skip
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: processes that lose their parent become ours

@@ -12,6 +12,7 @@ import typer
 
 from nmln.cli.common import Output, Seed, one_thread, warn
 from nmln.cli.processes import check_processes, cores
+from nmln.extras import require
 from nmln.files import InputError, InterruptedRunError
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def info(
 @data.command("list", epilog="Example:  nmln data list")
 def list_sets() -> None:
     """List the sets of molecules that have names, and where they come from."""
+    require("nmln data list", "pooch")
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -125,6 +127,7 @@ def fetch(
     A download that was cut off goes on where it stopped. What is kept: neutral molecules of one
     fragment, of C, N, O, F, P, S, Cl and I, without isotope labels or radicals.
     """
+    require("nmln data fetch", "rdkit", "pooch", "requests")
     from nmln.molecules import downloads
 
     one_thread()

@@ -8,6 +8,7 @@ import typer
 
 from nmln.cli.common import Data, Seed, one_thread, spinner
 from nmln.cli.processes import check_processes
+from nmln.extras import require
 from nmln.files import InputError
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def evaluate(
     recall.svg: for samples of a run into its folder, else into evaluation/. After nmln likelihood RUN it
     tells nats a molecule as well.
     """
+    require("nmln evaluate", "rdkit", "pooch", "matplotlib", *(["fcd_torch"] if fcd else []))
     one_thread()
     check_processes(processes)
     marks, chosen = _marks(at), _level(level)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from nmln.cli.common import one_thread
+from nmln.extras import require
 
 
 def report(
@@ -16,6 +17,7 @@ def report(
     Made from the files of the run alone, during training or after it: report.html, training.png,
     training.svg and training.csv, all in its folder.
     """
+    require("nmln report", "matplotlib")
     one_thread()
     from nmln.runs import pipeline
     from nmln.runs.pages import write_report

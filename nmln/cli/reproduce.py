@@ -7,6 +7,7 @@ import typer
 
 from nmln.cli.common import Output, Seed, Seeds, one_thread, progress
 from nmln.cli.processes import check_processes, cores
+from nmln.extras import require
 from nmln.files import InputError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def toy_tracking(
     Compares the magnetisation of the cold chains with the exact one, for several final barriers. Takes
     about a minute. Writes results.json, curves.csv, figure.png and figure.svg.
     """
+    require("nmln reproduce toy-tracking", "matplotlib")
     from rich.console import Console
     from rich.table import Table
 
@@ -77,6 +79,7 @@ def two_peaks(
     Compares their histograms with the density and counts how often they cross over. Takes about half a
     minute. Writes results.json, figure.png and figure.svg.
     """
+    require("nmln reproduce two-peaks", "matplotlib")
     from rich.console import Console
     from rich.table import Table
 
@@ -169,6 +172,7 @@ def n_queens(
     solved. Takes about ten minutes on two cores with --budget quick. Every finished run is kept: started
     again, it goes on. Writes results.json, curves.csv, figure and boards as PNG and SVG.
     """
+    require("nmln reproduce n-queens", "matplotlib")
     from rich.console import Console
     from rich.table import Table
 

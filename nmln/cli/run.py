@@ -14,6 +14,7 @@ import typer
 
 from nmln.cli.common import Seed, one_thread, settings_in, spinner, told_dropped
 from nmln.cli.processes import check_processes, cores, start_processes, stoppable
+from nmln.extras import require
 from nmln.files import InterruptedRunError
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def run(
     Trains on four fifths of the molecules, samples every noise level, compares with the fifth that was
     kept apart, and writes report.html. Stopped at any time, the same command goes on where it stopped.
     """
+    require("nmln run", "rdkit", "pooch", "matplotlib")
     one_thread()
     from nmln.runs import pipeline
 

@@ -11,6 +11,7 @@ import typer
 
 from nmln.cli.common import Seed, one_thread, progress
 from nmln.cli.processes import alone, check_processes, cores, start_processes, stoppable
+from nmln.extras import require
 from nmln.files import InputError
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ def _folder(run: Path | None, name: str | None) -> Path:
         )
     if run is not None:
         return run
+    require("nmln sample --pretrained", "rdkit", "pooch")
     from nmln.model.pretrained import unpack
 
     return unpack(name or "")

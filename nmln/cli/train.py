@@ -8,6 +8,7 @@ import typer
 
 from nmln.cli.common import Data, one_thread, settings_in, told_dropped
 from nmln.cli.processes import alone, cores, start_processes
+from nmln.extras import require
 from nmln.files import InputError
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ def train(
     Everything is kept in the folder of the run: its settings, one line of metrics a step, checkpoints
     once a minute, and in the end the model. Ctrl-C keeps what was reached and leaves.
     """
+    if tensorboard:
+        require("nmln train --tensorboard", "tensorboard")
     one_thread()
     if resume is not None:
         given = (source, output, config, preset, nodes, steps, minutes, seed, change)

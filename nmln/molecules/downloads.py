@@ -16,11 +16,11 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import pooch
-
 from nmln.dropped import DropCounter, Dropped
+from nmln.extras import later
 from nmln.files import InputError, check_readable, only_one, write_atomically, write_lines
 from nmln.http import (
     InterruptedDownloadError,
@@ -31,6 +31,11 @@ from nmln.http import (
 )
 from nmln.molecules.chemistry import Refusal
 from nmln.molecules.smiles_files import Watch, parse_stream, stream_smiles
+
+if TYPE_CHECKING:
+    import pooch
+else:
+    pooch = later("pooch")
 
 CACHE, MIRROR = "NMLN_CACHE", "NMLN_MIRROR"
 ELEMENTS = frozenset(("C", "N", "O", "F", "P", "S", "Cl", "I"))

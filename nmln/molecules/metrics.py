@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float32, Float64
 from torch import Tensor
 
+from nmln.extras import load
 from nmln.files import InputError
 from nmln.molecules.chemistry.likeness import mean_distance
 
@@ -66,9 +67,7 @@ class ChemNet:
     """
 
     def __init__(self) -> None:
-        from fcd_torch import FCD
-
-        self._network = FCD(device="cpu", canonize=False).model
+        self._network = load("fcd_torch").FCD(device="cpu", canonize=False).model
         self._seen: dict[str, Float32[Tensor, " features"]] = {}
 
     def moments(self, smiles: Sequence[str]) -> Moments:
@@ -80,9 +79,7 @@ class ChemNet:
         return Moments(activations.mean(0), torch.cov(activations.T), len(smiles))
 
     def _look(self, smiles: Sequence[str]) -> None:
-        from fcd_torch.utils import SmilesDataset
-
-        encoded = SmilesDataset(smiles, canonize=False)
+        encoded = load("fcd_torch.utils").SmilesDataset(smiles, canonize=False)
         for start in range(0, len(smiles), _BATCH):
             places = range(start, min(start + _BATCH, len(smiles)))
             batch = torch.tensor(np.stack([encoded[place] for place in places]))

@@ -1,6 +1,7 @@
 """How figures look and how they are kept: one style, and files that repeat byte for byte.
 
-matplotlib is imported only when something is drawn; nothing is shown and no global figure is opened.
+Matplotlib (of the extra `report`) is imported only when something is drawn; nothing is shown and no
+global figure is opened.
 """
 
 import re
@@ -10,11 +11,15 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nmln.extras import later
 from nmln.files import one_line, write_atomically
 
 if TYPE_CHECKING:
+    import matplotlib
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+else:
+    matplotlib = later("matplotlib")
 
 WIDE = (7.2, 2.9)
 """Two panels side by side across a page, in inches."""
@@ -62,8 +67,6 @@ def draw(
 
     The same picture gives the same bytes: no dates, no random names.
     """
-    import matplotlib
-
     with matplotlib.rc_context(STYLE):
         figure = _blank(size)
         paint(figure)
@@ -72,8 +75,6 @@ def draw(
 
 def panel(paint: Callable[["Axes"], None], size: tuple[float, float] = PANEL) -> str:
     """One plot as SVG to be put into a page, on a ground that shows through; its text stays text."""
-    import matplotlib
-
     with matplotlib.rc_context({**STYLE, "svg.fonttype": "none"}):
         figure = _blank(size)
         paint(figure.add_subplot())
@@ -96,9 +97,7 @@ def literal(text: str) -> str:
 
 def level_colours(count: int) -> list[Any]:
     """A colour for every level; the target, which comes last, stands out most."""
-    from matplotlib import colormaps
-
-    scale = colormaps["viridis"]
+    scale = matplotlib.colormaps["viridis"]
     return [scale(0.7 - 0.66 * i / max(1, count - 1)) for i in range(count)]
 
 

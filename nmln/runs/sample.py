@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nmln.extras import MissingExtraError
 from nmln.files import InputError
 from nmln.kernels.registry import kernel_named
 from nmln.model import Model, load_run
@@ -73,6 +74,8 @@ def open_run(folder: Path) -> Run:
     opened = Run(folder.name, folder, load_run(folder), RunFolder(folder).read_head().kind)
     try:
         check_kind(opened.kind, opened.model.space)
+    except MissingExtraError:
+        raise
     except InputError as error:
         raise InputError(
             f"this run is said to be of {opened.kind}, but its model is not: {error.message}",

@@ -5,6 +5,7 @@ machine or several; in the end they are put together, counted and put in place o
 """
 
 import json
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
@@ -13,6 +14,7 @@ from typing import Any
 
 from nmln import checkpoint
 from nmln.diagnostics import Diagnostics, diagnose
+from nmln.extras import available, install_command
 from nmln.files import InputError, InterruptedRunError, only_one, plain, write_lines
 from nmln.model import Model
 from nmln.molecules.chemistry import STATUSES
@@ -278,7 +280,14 @@ def _write(
     page: list[Path] = []
     if judged is not None:
         title = f"Chains of {job.about.get('run', job.folder.name)}"
-        page += write_summary(folder / job.place.pages[0].name, judged, title)
+        if available("matplotlib"):
+            page += write_summary(folder / job.place.pages[0].name, judged, title)
+        else:
+            warnings.warn(
+                "no page about the chains is written, because Matplotlib is not installed. Install it "
+                f"with: {install_command('report')}",
+                stacklevel=2,
+            )
     common = _summary(job, kept, processes, judged)
     if job.settings.kind == "molecules":
         summary, written = _write_molecules(job, kept, common, folder)

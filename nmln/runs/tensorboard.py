@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from nmln.extras import load
 from nmln.files import open_regular
 from nmln.runs.folder import writing
 from nmln.runs.train import Job, Watcher
@@ -47,15 +48,17 @@ class EventFile:
     _numbers = count()
 
     def __init__(self, folder: Path, done: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
+        events = load("tensorboard.compat.proto.event_pb2")
+        records = load("tensorboard.summary.writer.record_writer")
+        started = events.SessionLog(status=events.SessionLog.START)
         folder.mkdir(parents=True, exist_ok=True)
         name = f"{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}.{next(self._numbers)}"
-        self._event = Event
-        self._writer = RecordWriter(open_regular(folder / f"events.out.tfevents.{name}", "wb"))
+        self._event = events.Event
+        self._writer = records.RecordWriter(
+            open_regular(folder / f"events.out.tfevents.{name}", "wb")
+        )
         self._add(file_version="brain.Event:2")
-        self._add(step=done + 1, session_log=SessionLog(status=SessionLog.START))
+        self._add(step=done + 1, session_log=started)
 
     def _add(self, **content: Any) -> None:
         event = self._event(wall_time=time.time(), **content)

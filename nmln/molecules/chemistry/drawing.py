@@ -2,12 +2,19 @@
 
 import re
 from functools import cache
+from typing import TYPE_CHECKING
 
-from rdkit import Chem
-from rdkit.Chem import rdDepictor
-from rdkit.Chem.Draw import rdMolDraw2D
-
+from nmln.extras import later
 from nmln.files import InputError
+
+if TYPE_CHECKING:
+    from rdkit import Chem
+    from rdkit.Chem import rdDepictor
+    from rdkit.Chem.Draw import rdMolDraw2D
+else:
+    Chem = later("rdkit.Chem")
+    rdDepictor = later("rdkit.Chem.rdDepictor")
+    rdMolDraw2D = later("rdkit.Chem.Draw.rdMolDraw2D")
 
 
 def draw_svg(smiles: str, width: int = 200, height: int = 150) -> str:

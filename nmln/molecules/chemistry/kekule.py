@@ -11,11 +11,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import factorial
+from typing import TYPE_CHECKING
 
 import numpy as np
-from rdkit import Chem, rdBase
 
-from nmln.molecules.chemistry.worlds import _BOND_TYPES, Molecule, _prototype, decode_rows
+from nmln.extras import later
+from nmln.molecules.chemistry.tables import bond_types
+from nmln.molecules.chemistry.worlds import Molecule, _prototype, decode_rows
+
+if TYPE_CHECKING:
+    from rdkit import Chem, rdBase
+else:
+    Chem = later("rdkit.Chem")
+    rdBase = later("rdkit.rdBase")
 
 _SINGLE, _DOUBLE = 1, 2  # positions in BONDS
 
@@ -98,7 +106,7 @@ def _aromatic(atoms: Sequence[str], pairs: Sequence[Bond]) -> list[bool]:
     for name in atoms:
         molecule.AddAtom(_prototype(name))
     for i, j, category in pairs:
-        molecule.AddBond(i, j, _BOND_TYPES[category - 1])
+        molecule.AddBond(i, j, bond_types()[category - 1])
     with rdBase.BlockLogs():
         Chem.SanitizeMol(molecule)
     return [

@@ -1,11 +1,19 @@
 """How alike molecules are, by the pieces that they share."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rdkit import Chem, DataStructs, rdBase
-from rdkit.Chem import rdFingerprintGenerator
-
+from nmln.extras import later
 from nmln.files import InputError
+
+if TYPE_CHECKING:
+    from rdkit import Chem, DataStructs, rdBase
+    from rdkit.Chem import rdFingerprintGenerator
+else:
+    Chem = later("rdkit.Chem")
+    DataStructs = later("rdkit.DataStructs")
+    rdBase = later("rdkit.rdBase")
+    rdFingerprintGenerator = later("rdkit.Chem.rdFingerprintGenerator")
 
 RADIUS, BITS = 2, 2048
 

@@ -1,11 +1,18 @@
 """Scaffolds: a part of a molecule that is given, with the places where the rest may be attached."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rdkit import Chem, rdBase
-
+from nmln.extras import later
 from nmln.files import InputError
-from nmln.molecules.chemistry.worlds import _CATEGORY, _atom_name, kekulised, refuse_text
+from nmln.molecules.chemistry.tables import bond_categories
+from nmln.molecules.chemistry.worlds import _atom_name, kekulised, refuse_text
+
+if TYPE_CHECKING:
+    from rdkit import Chem, rdBase
+else:
+    Chem = later("rdkit.Chem")
+    rdBase = later("rdkit.rdBase")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +56,23 @@ def parse_scaffold(smiles: str) -> Scaffold:
                 "Worlds have neither: leave them out."
             )
         names.append(_atom_name(atom.GetSymbol(), atom.GetFormalCharge()))
-    bonds = []
+    bonds, categories = [], bond_categories()
     for bond in molecule.GetBonds():
         ends = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
         if not all(end in place for end in ends):
             continue
-        if bond.GetBondType() not in _CATEGORY:
+        if bond.GetBondType() not in categories:
             kind = bond.GetBondType().name
             raise InputError(
                 f"the scaffold {text} has a bond of the kind {kind}. Use single, double or triple ones."
             )
-        bonds.append((place[ends[0]], place[ends[1]], _CATEGORY[bond.GetBondType()]))
+        bonds.append((place[ends[0]], place[ends[1]], categories[bond.GetBondType()]))
     chosen = sorted(place[index] for index in open_atoms) if open_atoms else range(len(kept))
     _refuse_closed_fragments(molecule, open_atoms, text)
     return Scaffold(text, tuple(names), tuple(bonds), tuple(chosen))
 
 
-def _attachments(molecule: Chem.Mol, text: str) -> set[int]:
+def _attachments(molecule: "Chem.Mol", text: str) -> set[int]:
     """The atoms that carry a `*`."""
     found = set()
     for atom in molecule.GetAtoms():
@@ -85,7 +92,7 @@ def _attachments(molecule: Chem.Mol, text: str) -> set[int]:
     return found
 
 
-def _refuse_closed_fragments(molecule: Chem.Mol, open_atoms: set[int], text: str) -> None:
+def _refuse_closed_fragments(molecule: "Chem.Mol", open_atoms: set[int], text: str) -> None:
     """Several fragments are joined by the rest; one that is closed would stay alone for ever."""
     fragments = Chem.GetMolFrags(molecule)
     if not open_atoms:

@@ -20,18 +20,25 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Integer
-from rdkit import Chem, rdBase
 from torch import Tensor
 
+from nmln.extras import later
 from nmln.files import InputError
 from nmln.language import NONE, Attribute, Language
+from nmln.molecules.chemistry.tables import atomic_numbers, bond_categories, bond_types
 from nmln.space import Space
 from nmln.worlds import World
+
+if TYPE_CHECKING:
+    from rdkit import Chem, rdBase
+else:
+    Chem = later("rdkit.Chem")
+    rdBase = later("rdkit.rdBase")
 
 NODE, ATOM, BOND = "node", "atom", "bond"
 BONDS = (NONE, "single", "double", "triple")
@@ -39,10 +46,6 @@ BONDS = (NONE, "single", "double", "triple")
 Status = Literal["valid", "normalised", "disconnected", "invalid"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 
-_BOND_TYPES = (Chem.BondType.SINGLE, Chem.BondType.DOUBLE, Chem.BondType.TRIPLE)
-_CATEGORY = {kind: category for category, kind in enumerate(_BOND_TYPES, 1)}
-_TABLE = Chem.GetPeriodicTable()
-_NUMBERS = {_TABLE.GetElementSymbol(number): number for number in range(2, 119)}  # no hydrogen
 PARCEL = 1024  # worlds or lines handled at a time, here or by a worker
 LONGEST = 4000  # characters of a SMILES; RDKit was seen to crash on those of 20,000 atoms
 _SHOWN = 80  # of them, in a message
@@ -74,7 +77,7 @@ def order_atoms(atoms: Iterable[str]) -> tuple[str, ...]:
 
     def key(name: str) -> tuple[int, bool, int]:
         symbol, charge = _element(name)
-        return _NUMBERS[symbol], charge != 0, charge
+        return atomic_numbers()[symbol], charge != 0, charge
 
     return tuple(sorted(set(atoms), key=key))
 
@@ -83,7 +86,7 @@ def order_atoms(atoms: Iterable[str]) -> tuple[str, ...]:
 def _element(name: str) -> tuple[str, int]:
     """The element and the charge behind the name of an atom."""
     found = re.fullmatch(r"([A-Z][a-z]?)(?:([+-])([2-9]|[1-9]\d+)?)?", name)
-    if not found or found[1] not in _NUMBERS:
+    if not found or found[1] not in atomic_numbers():
         raise InputError(
             f"atoms are named by element and charge, such as C, N+, O- or Fe+2 (hydrogens are "
             f"implicit), but one is named {name!r}. Rename it.",
@@ -246,9 +249,9 @@ def _parse(text: str) -> Molecule | Refusal:
             "aromatic bonds without double bonds",
             f"{smiles} has aromatic bonds that single and double ones cannot take the place of.",
         )
-    nodes = len(names)
+    nodes, categories = len(names), bond_categories()
     pairs = [
-        (*sorted((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx())), _CATEGORY[bond.GetBondType()])
+        (*sorted((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx())), categories[bond.GetBondType()])
         for bond in molecule.GetBonds()
     ]
     decoded = _decode_graph(names, pairs)
@@ -276,7 +279,7 @@ def refuse_text(smiles: str) -> Refusal | None:
     return None
 
 
-def kekulised(molecule: Chem.Mol) -> bool:
+def kekulised(molecule: "Chem.Mol") -> bool:
     """Write a molecule with single and double bonds, in place; whether that can be done."""
     try:
         Chem.Kekulize(molecule, clearAromaticFlags=True)
@@ -296,7 +299,7 @@ def _explain_failure(smiles: str) -> Refusal:
     )
 
 
-def _refuse_kind(molecule: Chem.Mol, smiles: str) -> Refusal | None:
+def _refuse_kind(molecule: "Chem.Mol", smiles: str) -> Refusal | None:
     """Refuse what the language of molecules has no words for."""
     if not molecule.GetNumAtoms():
         return Refusal("not SMILES", f"{smiles!r} has no atoms.")
@@ -317,7 +320,7 @@ def _refuse_kind(molecule: Chem.Mol, smiles: str) -> Refusal | None:
         return Refusal("several fragments", f"{smiles} has {pieces} fragments; a world is one.")
     for bond in molecule.GetBonds():
         kind = bond.GetBondType()
-        if kind not in _CATEGORY and kind != Chem.BondType.AROMATIC:
+        if kind not in bond_categories() and kind != Chem.BondType.AROMATIC:
             return Refusal("bond of another kind", f"{smiles} has a bond of the kind {kind.name}.")
     return None
 
@@ -398,7 +401,7 @@ def _connected(bonded: Bool[np.ndarray, "worlds pairs"], nodes: int) -> Bool[np.
 
 
 @cache
-def _prototype(name: str) -> Chem.Atom:
+def _prototype(name: str) -> "Chem.Atom":
     """An atom that RDKit fills up with implicit hydrogens; molecules take copies of it."""
     symbol, charge = _element(name)
     atom = Chem.Atom(symbol)
@@ -408,11 +411,11 @@ def _prototype(name: str) -> Chem.Atom:
 
 def _decode_graph(atoms: Sequence[str], pairs: Iterable[Sequence[int]]) -> Decoded:
     """What a connected graph is: its atoms, and its bonds as (node, node, category)."""
-    molecule = Chem.RWMol()
+    molecule, types = Chem.RWMol(), bond_types()
     for name in atoms:
         molecule.AddAtom(_prototype(name))
     for i, j, category in pairs:
-        molecule.AddBond(i, j, _BOND_TYPES[category - 1])
+        molecule.AddBond(i, j, types[category - 1])
     if Chem.SanitizeMol(molecule, catchErrors=True) != Chem.SanitizeFlags.SANITIZE_NONE:
         return _INVALID
     charges = [atom.GetFormalCharge() for atom in molecule.GetAtoms()]
