@@ -17,12 +17,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 @pytest.fixture(scope="session", autouse=True)
 def _signals_as_at_a_terminal() -> None:
-    """A script that starts the tests with & has them ignore Ctrl-C, and `nohup` SIGHUP.
+    """A script that starts the tests with & has them ignore Ctrl-C and SIGQUIT, and `nohup` SIGHUP.
 
     Tests that stop a command send these signals, to themselves or to processes that inherit this.
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from nmln import checkpoint
 from nmln.files import InputError, InterruptedRunError
@@ -19,6 +20,7 @@ from tests.fixtures.make_runs import StopAt, metrics_hash, model_hash, rows_hash
 from tests.runs.runs import run_here
 
 RUNS = Path(__file__).parent.parent / "fixtures" / "runs-1"
+KNOWLEDGE = ("kb-stopped", "kb-finished")
 EXPECTED = json.loads((RUNS / "expected.json").read_text())
 
 
@@ -99,11 +101,16 @@ def test_samples_stopped_in_the_old_layout_are_finished_or_refused_in_one_line(
         assert all(path.read_bytes() == content for path, content in before.items())
 
 
-def test_a_stopped_knowledge_base_resumes_to_the_bytes_of_the_finished_one(old: Path) -> None:
+def test_a_stopped_knowledge_base_resumes_to_the_model_of_the_finished_one(old: Path) -> None:
+    """Up to rounding, which differs between processors; the folder is of another machine."""
     shutil.rmtree(old / "camps")  # the run has all of it
     knowledge.run(knowledge.resume(old / "kb-stopped"))
-    assert model_hash(old / "kb-stopped") == EXPECTED["kb-stopped resumed"]
-    assert EXPECTED["kb-stopped resumed"] == EXPECTED["kb-finished"]
+    found, known = (checkpoint.load_model(old / name / "model")[0] for name in KNOWLEDGE)
+    assert found.keys() == known.keys()
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, known[name], rtol=1e-3, atol=1e-4)
+    kept = checkpoint.load_model(RUNS / "kb-stopped" / "model")[0]
+    assert any(not torch.allclose(kept[name], known[name], atol=1e-3) for name in known)
 
 
 def test_a_finished_knowledge_base_is_ranked_and_completed(old: Path) -> None:

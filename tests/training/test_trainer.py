@@ -156,15 +156,18 @@ def test_a_run_that_diverges_goes_back_and_then_gives_up_with_an_explanation() -
 
 
 def test_steps_that_are_too_long_for_the_chains_are_shortened() -> None:
-    wild = {"optimiser.learning_rate": 0.05, "optimiser.clip": 0.0, "optimiser.warm_up": 0}
+    wild = {"optimiser.learning_rate": 0.2, "optimiser.clip": 0.0, "optimiser.warm_up": 0}
     wild |= {"model.bound": 0.0, "chains.replicas": 200, "chains.kernel": "gradients"}
     wild |= {"chains.sweeps": 1}
 
     def steps(trust: float) -> tuple[float, float]:
-        run = trainer({**wild, "optimiser.trust": trust})
-        found = [run.step() for _ in range(10)]
-        shares = [one.effective_share for one in found[4:]]
-        return sum(shares) / len(shares), min(pace for one in found for pace in one.pace)
+        shares, paces = [], []
+        for seed in range(3):  # one run alone is a matter of luck
+            run = trainer({**wild, "optimiser.trust": trust, "training.seed": seed})
+            found = [run.step() for _ in range(10)]
+            shares += [one.effective_share for one in found[4:]]
+            paces += [pace for one in found for pace in one.pace]
+        return sum(shares) / len(shares), min(paces)
 
     free, pace = steps(0.0)
     assert pace == 1
