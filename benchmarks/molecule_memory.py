@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 from benchmarks.ratios import Ratio, resident
 from nmln import checkpoint
 from nmln.config import DataConfig
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.molecules.decoding import Decoder
 from nmln.runs import data as sources
 from nmln.runs import sample as sampling

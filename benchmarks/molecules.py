@@ -31,8 +31,9 @@ from benchmarks.ratios import Ratio, report
 from benchmarks.string_models import BATCH, Writer, train
 from nmln import checkpoint
 from nmln.config import DataConfig
+from nmln.errors import InputError
 from nmln.evaluation import SampleCounter
-from nmln.files import InputError, write_lines
+from nmln.files import write_lines
 from nmln.model import Model
 from nmln.model.pretrained import folder_of
 from nmln.molecules.chemistry import Molecule, parse_all

@@ -18,7 +18,7 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from nmln.checkpoint import load_model, save_model
-from nmln.files import InputError
+from nmln.errors import InputError
 
 Cell = Literal["gru", "lstm"]
 Codes = Int64[Tensor, "strings places"]

@@ -31,8 +31,9 @@ from torch import Generator
 
 from benchmarks.string_models import NOTATIONS, Cell, Writer, measure, train
 from nmln.config import configure
+from nmln.errors import InputError
 from nmln.evaluation import MARKS, Evaluation, evaluate
-from nmln.files import InputError, plain, write_atomically, write_lines
+from nmln.files import plain, write_atomically, write_lines
 from nmln.molecules.sample_files import read_samples
 from nmln.runs import data as sources
 

@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.knowledge.completion import complete
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.potential import KnowledgePotential

@@ -75,7 +75,7 @@ _HOMES = {
     "Molecules": "molecules.datasets",
     "KnowledgeBase": "knowledge.data",
     "KnowledgePotential": "knowledge.potential",
-    "InputError": "files",
+    "InputError": "errors",
     "read_db": "formats.db",
     "read_evidence": "formats.db",
     "from_text": "formats.db",
@@ -93,10 +93,10 @@ if TYPE_CHECKING:
     from nmln.adaptation import equal_rejection as equal_rejection
     from nmln.config import configure as configure
     from nmln.diagnostics import diagnose as diagnose
+    from nmln.errors import InputError as InputError
     from nmln.evaluation import recall_curve as recall_curve
     from nmln.evidence import Evidence as Evidence
     from nmln.evidence import VirtualEvidence as VirtualEvidence
-    from nmln.files import InputError as InputError
     from nmln.formats.db import from_text as from_text
     from nmln.formats.db import read_db as read_db
     from nmln.formats.db import read_evidence as read_evidence

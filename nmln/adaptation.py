@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from nmln.diagnostics import suggested_levels
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.kernels.combined import Composition, Lazy, Mixture, simple_kernels
 from nmln.ladders import Ladder, LadderLike, Temperatures
 from nmln.types import Info, Kernel, Tunable, Tuning

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from nmln.files import InputError, check_readable
+from nmln.errors import InputError
+from nmln.files import check_readable
 from nmln.memory import told
 
 SEEDS = ("data.split_seed", "model.seed", "training.seed")

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int64, Integer
 from torch import Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.memory import told
 
 Radices = Int64[Tensor, " digits"]

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
+from nmln.errors import InputError
 from nmln.extras import load
-from nmln.files import InputError
 from nmln.ladders import LadderLike, ladder_of_kind
 from nmln.recording import Recorder, Recording
 

@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, distributed
 
-from nmln.files import InputError, LostProcessError
+from nmln.errors import InputError, LostProcessError
 from nmln.signals import PRIVATE_FOLDER, launcher
 from nmln.trees import flatten, unflatten
 

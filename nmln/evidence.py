@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float64, Int64, Integer
 from torch import Tensor
 
 from nmln.counting import count_up, log_number_of, number_of, refuse_overflow, strides
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.space import Space
 from nmln.types import Allowed, Worlds
 from nmln.worlds import Statement, locate

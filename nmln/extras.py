@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from nmln.files import InputError
+from nmln.errors import InputError
 
 EXTRAS: dict[str, dict[str, str]] = {
     "molecules": {"rdkit": "RDKit", "pooch": "Pooch", "requests": "Requests"},

@@ -11,78 +11,14 @@ from math import isfinite
 from pathlib import Path
 from typing import IO
 
+from nmln.errors import InputError
+
 if sys.platform != "win32":
     import fcntl
 
 _PARTIAL = ".partial"  # what the name of a file ends in while it is being written
 LONGEST = 2**24
 """Bytes or characters of one line of a text file; a longer one would only fill the memory."""
-
-
-# What ends a line, moves the cursor or turns the direction of writing on some terminal.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_MOST_TOLD = 2_000  # characters of a message; names in received files have any length
-
-
-def one_line(text: str) -> str:
-    """A text for a message: control characters escaped, the middle of a very long one left out."""
-    told = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-    if len(told) > _MOST_TOLD:
-        told = f"{told[: _MOST_TOLD // 2]} […] {told[-_MOST_TOLD // 2 :]}"
-    return told
-
-
-class InputError(ValueError):
-    """What the user gave cannot be used; the message says where, what and the cure, in one line.
-
-    `source`, `line` and `column` (counted from 1) are set where the input came from a file,
-    `index` where one item of a sequence is to blame, `token` where one name in it is. `kind` is for
-    programs: a word for what is wrong, so that no code reads the message.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        source: str | None = None,
-        line: int | None = None,
-        column: int | None = None,
-        index: int | None = None,
-        token: str | None = None,
-        *,
-        kind: str = "value",
-    ) -> None:
-        message = one_line(message)
-        named = None if source is None else one_line(source)
-        place = ":".join(str(part) for part in (named, line, column) if part is not None)
-        super().__init__(f"{place}: {message}" if place else message)
-        self.message, self.source, self.line, self.column = message, source, line, column
-        self.index, self.token, self.kind = index, token, kind
-
-    def at(self, source: str, line: int | None = None, text: str = "") -> "InputError":
-        """The same complaint, placed in a file; `text` begins at `line` and shows the column."""
-        column = None
-        if self.token and (found := re.search(rf"(?<!\w){re.escape(self.token)}(?!\w)", text)):
-            before = text[: found.start()]
-            line = None if line is None else line + before.count("\n")
-            column = len(before) - before.rfind("\n")
-        return InputError(self.message, source, line, column, kind=self.kind)
-
-
-@contextmanager
-def placed(path: str | Path | None) -> Iterator[None]:
-    """Give complaints that name no place the name of the file that all of this is about."""
-    try:
-        yield
-    except InputError as error:
-        raise error if error.source or path is None else error.at(str(path)) from None
-
-
-class InterruptedRunError(Exception):
-    """Somebody asked a long run to stop, and it did, with everything kept; the message says where."""
-
-
-class LostProcessError(Exception):
-    """Another process of a common run is gone."""
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Integer
 from torch import Generator, Tensor
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.memory import refuse_size, told
 from nmln.noise import check_rate, corrupt
 from nmln.space import Space

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nmln.files import InputError
+from nmln.errors import InputError
 
 BOOLEAN = ("false", "true")
 NONE = "none"

@@ -12,7 +12,7 @@ from itertools import product
 from math import isfinite, prod
 from typing import NamedTuple
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.language import Domain, Language, quote, quote_constant
 from nmln.memory import refuse_size, told
 

@@ -3,7 +3,7 @@
 import os
 from math import log10
 
-from nmln.files import InputError
+from nmln.errors import InputError
 
 SHARE = 0.9  # of the memory that one command may ask for
 CONSTANT = 150  # bytes that a constant takes: its name, its place in a sort and in a table of codes

@@ -12,8 +12,8 @@ from jaxtyping import Float, Float64, Int64, Integer
 from torch import Generator, Tensor
 
 from nmln.counting import more_than, told_worlds
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.memory import refuse_size, told
 from nmln.space import Space
 from nmln.types import Values, Worlds

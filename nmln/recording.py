@@ -10,7 +10,7 @@ from jaxtyping import Float64, Int64
 from numpy import ndarray
 from torch import Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.types import Evaluations, Sweep, Values, Walkers
 
 Statistic = Callable[[Values], Tensor]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TypeVar
 
-from nmln.files import InputError
+from nmln.errors import InputError
 
 Thing = TypeVar("Thing")
 

@@ -12,8 +12,8 @@ import torch
 from torch import Generator, Tensor
 
 from nmln.adaptation import start_tuning, tune, with_sizes
+from nmln.errors import InputError
 from nmln.exchange import exchange, start_walkers
-from nmln.files import InputError
 from nmln.formats.db import write_db
 from nmln.kernels.combined import evidence_of, mean_info, simple_kernels
 from nmln.kernels.repair import repair

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int64, Integer, UInt8
 from torch import Tensor
 
 from nmln.counting import count_up, number_of, refuse_overflow, strides
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.language import Attribute, Language
 from nmln.logic import GroundAtom
 from nmln.memory import CONSTANT, machine_memory, told

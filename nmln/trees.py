@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 
 RESERVED = "__metadata__"  # a word of the safetensors format
 

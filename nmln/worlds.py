@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Integer
 from torch import Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.language import quote_constant
 from nmln.logic import GroundAtom, Literal, misplaced
 from nmln.space import Block, Space

@@ -7,7 +7,7 @@ from torch import Generator
 
 from nmln.adaptation import equal_rejection, start_tuning, tune, with_sizes
 from nmln.diagnostics import between, diagnose, gaps, suggested_levels
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.kernels.combined import Composition, Lazy
 from nmln.kernels.gibbs import Gibbs, SystematicGibbs
 from nmln.kernels.langevin import DiscreteLangevin

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from nmln.config import PRESETS, Config, configure, override, read_config
-from nmln.files import InputError
+from nmln.errors import InputError
 
 
 def test_a_file_goes_on_top_of_the_defaults(tmp_path: Path) -> None:

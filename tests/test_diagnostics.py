@@ -14,8 +14,8 @@ from nmln.diagnostics import (
     predicted_round_trips,
     rank_rhat,
 )
+from nmln.errors import InputError
 from nmln.exchange import exchange, partners, start_walkers
-from nmln.files import InputError
 from nmln.kernels.combined import Mixture
 from nmln.kernels.gibbs import Gibbs, SystematicGibbs
 from nmln.kernels.metropolised import MetropolisedGibbs

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
 from nmln.exchange import (
     exchange,
@@ -14,7 +15,6 @@ from nmln.exchange import (
     partners,
     start_walkers,
 )
-from nmln.files import InputError
 from nmln.kernels.moves import conditionals, free_groups, set_groups
 from nmln.language import Attribute, Language
 from nmln.logic import Literal

@@ -15,8 +15,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from nmln.diagnostics import effective_sample_size, rank_rhat
+from nmln.errors import InputError
 from nmln.extras import EXTRAS, MissingExtraError, available, later, load, require
-from nmln.files import InputError
 from tests.core_only import COMMANDS, ROOT
 
 REFUSED = {

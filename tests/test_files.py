@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from nmln.errors import InputError
 from nmln.files import (
-    InputError,
     only_one,
     open_regular,
     read_lines,

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nmln.cli import app
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.formats.db import read_db
 from nmln.formats.mln import read_mln
 

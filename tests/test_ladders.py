@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.ladders import Ladder, LadderLike, Temperatures, ladder_of_kind
 from tests.strategies import random_worlds
 from tests.test_noise import SPACE

@@ -1,6 +1,6 @@
 import pytest
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.language import Attribute, Language, predicate
 
 

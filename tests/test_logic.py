@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.formats.mln import parse_formula
 from nmln.language import Attribute, Language, predicate
 from nmln.logic import (

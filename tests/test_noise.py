@@ -6,8 +6,8 @@ from jaxtyping import Float64
 from scipy.stats import chisquare
 from torch import Tensor
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.language import Attribute, Language, predicate
 from nmln.logic import Literal
 from nmln.noise import (

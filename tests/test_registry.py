@@ -8,7 +8,7 @@ import torch
 
 import nmln
 from nmln.config import ModelConfig, configure
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.kernels.combined import simple_kernels
 from nmln.kernels.registry import KERNELS, kernel_named
 from nmln.language import Language, predicate

@@ -7,8 +7,8 @@ import torch
 from scipy.stats import chisquare
 from torch import Generator, Tensor
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.formats.db import read_db
 from nmln.formats.mln import parse_formula
 from nmln.kernels.combined import Composition, Lazy, Mixture

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from nmln import checkpoint, signals
 from nmln.cli import main
-from nmln.files import InterruptedRunError
+from nmln.errors import InterruptedRunError
 from nmln.formats.mln import parse_formula
 from nmln.kernels.repair import repair
 from nmln.language import Language, predicate

@@ -7,20 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from nmln.knowledge.sizes import expected_bytes
 from torch import Generator
 from typer.testing import CliRunner
 
 from nmln import cli, memory
 from nmln.checkpoint import load_model, save_model
 from nmln.config import Config, configure, override, read_config
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.formats.mln import parse_formula, parse_mln
 from nmln.inference import Conditional, Plan
 from nmln.kernels.gibbs import Gibbs
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.potential import Shape
-from nmln.knowledge.settings import KnowledgeSettings
+from nmln.knowledge.settings import KnowledgeSettings, expected_bytes
 from nmln.ladders import Temperatures
 from nmln.language import Language, predicate
 from nmln.logic import DEEPEST, Atom, Not, Variable, WeightedFormula, nesting

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.language import Attribute, Language, predicate
 from nmln.space import Space, measure
 from nmln.worlds import from_atoms, ground_atoms, to_text, true_atoms

@@ -24,7 +24,7 @@ from benchmarks.string_models import (
     nats,
     train,
 )
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.molecules.chemistry import parse
 from nmln.molecules.sample_files import read_samples
 

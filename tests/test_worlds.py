@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.language import Attribute, Language, predicate
 from nmln.logic import GroundAtom, Literal
 from nmln.space import Space

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.trees import RESERVED
 
 if sys.platform != "win32":

@@ -25,7 +25,7 @@ from nmln.checkpoint.directory import (
     write,
     writing,
 )
-from nmln.files import InputError
+from nmln.errors import InputError
 
 _STEPS = "step-[0-9]{9,}"
 

@@ -22,7 +22,7 @@ from nmln.cli.reproduce import reproduce
 from nmln.cli.run import run
 from nmln.cli.sample import sample
 from nmln.cli.train import train
-from nmln.files import InputError, InterruptedRunError, LostProcessError
+from nmln.errors import InputError, InterruptedRunError, LostProcessError
 from nmln.memory import is_out_of_memory
 from nmln.signals import PRIVATE_FOLDER, raising
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.signals import PRIVATE_FOLDER
 
 if TYPE_CHECKING:

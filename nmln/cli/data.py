@@ -12,8 +12,8 @@ import typer
 
 from nmln.cli.common import Output, Seed, one_thread, warn
 from nmln.cli.processes import check_processes, cores
+from nmln.errors import InputError, InterruptedRunError
 from nmln.extras import require
-from nmln.files import InputError, InterruptedRunError
 
 if TYPE_CHECKING:
     from nmln.dropped import Dropped

@@ -8,8 +8,8 @@ import typer
 
 from nmln.cli.common import Data, Seed, one_thread, spinner
 from nmln.cli.processes import check_processes
+from nmln.errors import InputError
 from nmln.extras import require
-from nmln.files import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table

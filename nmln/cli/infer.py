@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmln.cli.common import Overwrite, Seed, bar, check_output, one_thread, warn
-from nmln.files import InputError
+from nmln.errors import InputError
 
 if TYPE_CHECKING:
     from nmln.inference import Answers, Best, LogProbabilities, Plan

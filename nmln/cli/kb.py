@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nmln.cli.common import Overwrite, check_output, one_thread, progress, warn
-from nmln.files import InputError, InterruptedRunError
+from nmln.errors import InputError, InterruptedRunError
 
 if TYPE_CHECKING:
     from nmln.knowledge.ranking import Ranking

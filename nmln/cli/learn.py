@@ -7,7 +7,7 @@ import typer
 
 from nmln.cli.common import Overwrite, Seed, bar, check_output, one_thread, warn
 from nmln.cli.train import train
-from nmln.files import InputError
+from nmln.errors import InputError
 
 if TYPE_CHECKING:
     from nmln.training.weights import Learned

@@ -16,7 +16,7 @@ import typer
 
 import nmln
 from nmln.cli.common import fail, silence_processes, something_said
-from nmln.files import InterruptedRunError
+from nmln.errors import InterruptedRunError
 from nmln.memory import refuse_size
 from nmln.signals import LAUNCHER, PRIVATE_FOLDER, STOPPING, handling, raising
 

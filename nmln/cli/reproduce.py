@@ -7,8 +7,8 @@ import typer
 
 from nmln.cli.common import Output, Seed, Seeds, one_thread, progress
 from nmln.cli.processes import check_processes, cores
+from nmln.errors import InputError
 from nmln.extras import require
-from nmln.files import InputError
 
 if TYPE_CHECKING:
     from nmln.experiments.intervals import Interval

@@ -14,8 +14,8 @@ import typer
 
 from nmln.cli.common import Seed, one_thread, settings_in, spinner, told_dropped
 from nmln.cli.processes import check_processes, cores, start_processes, stoppable
+from nmln.errors import InterruptedRunError
 from nmln.extras import require
-from nmln.files import InterruptedRunError
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -11,8 +11,8 @@ import typer
 
 from nmln.cli.common import Seed, one_thread, progress
 from nmln.cli.processes import alone, check_processes, cores, start_processes, stoppable
+from nmln.errors import InputError
 from nmln.extras import require
-from nmln.files import InputError
 
 if TYPE_CHECKING:
     from nmln.runs.sample import Run, Wish

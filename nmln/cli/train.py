@@ -8,8 +8,8 @@ import typer
 
 from nmln.cli.common import Data, one_thread, settings_in, told_dropped
 from nmln.cli.processes import alone, cores, start_processes
+from nmln.errors import InputError
 from nmln.extras import require
-from nmln.files import InputError
 
 if TYPE_CHECKING:
     from nmln.config import Config

@@ -12,10 +12,10 @@ from math import nan, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
+from nmln.errors import InputError
 from nmln.evaluation.comparison import Evaluation
 from nmln.evaluation.recall import recall_curve
 from nmln.evaluation.shares import wilson
-from nmln.files import InputError
 
 GROUPS = 20
 """Groups of chains; the interval of a recall leaves out one of them at a time."""

@@ -4,11 +4,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nmln.errors import InputError
 from nmln.evaluation.counts import Counts, as_set
 from nmln.evaluation.coverage import Unique, coverage, ideal_coverage, unique_at
 from nmln.evaluation.recall import MARKS, RecallCurve, recall_curve
 from nmln.evaluation.shares import Share
-from nmln.files import InputError
 
 
 @dataclass(frozen=True)

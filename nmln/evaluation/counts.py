@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import cast
 
-from nmln.files import InputError
+from nmln.errors import InputError
 
 FIRST = 1_000
 """The smallest k of unique@k; the others are 10, 100 and so on times as large."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from nmln.errors import InputError
 from nmln.evaluation.counts import FIRST, Counts, as_set
 from nmln.evaluation.shares import Share
-from nmln.files import InputError
 
 _ONE_BY_ONE = 100_000  # counts up to here are summed factor by factor, larger ones by lgamma
 

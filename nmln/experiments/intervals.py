@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Generator, Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 
 
 class Interval(NamedTuple):

@@ -15,8 +15,9 @@ from jaxtyping import Integer
 from torch import Generator, Tensor
 
 from nmln.config import Config, configure
+from nmln.errors import InputError
 from nmln.experiments.intervals import Interval, bootstrap, mean
-from nmln.files import InputError, plain, write_lines
+from nmln.files import plain, write_lines
 from nmln.language import Language, predicate
 from nmln.model import Model
 from nmln.space import Space

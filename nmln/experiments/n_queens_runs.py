@@ -25,6 +25,7 @@ from nmln.config import (
     OptimiserConfig,
     TrainingConfig,
 )
+from nmln.errors import InputError
 from nmln.experiments.queens import (
     Boards,
     attacking_pairs,
@@ -34,7 +35,7 @@ from nmln.experiments.queens import (
     solved,
     solved_boards,
 )
-from nmln.files import InputError, plain, write_lines
+from nmln.files import plain, write_lines
 from nmln.model import Model
 from nmln.noise import uniform
 from nmln.training import DivergenceError, Return, Trainer, train

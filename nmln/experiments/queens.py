@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Int64, Integer
 from torch import Generator, Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.language import Language, predicate
 from nmln.space import Space
 

@@ -17,8 +17,9 @@ import torch
 from jaxtyping import Float64
 from torch import Generator, Tensor
 
+from nmln.errors import InputError
 from nmln.experiments.intervals import Interval, bootstrap
-from nmln.files import InputError, write_lines
+from nmln.files import write_lines
 from nmln.kernels.metropolis import Metropolis
 from nmln.ladders import Ladder, Temperatures
 from nmln.language import Language, predicate

@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Generator, Tensor
 
+from nmln.errors import InputError
 from nmln.experiments.intervals import Interval, bootstrap, mean
-from nmln.files import InputError, write_lines
+from nmln.files import write_lines
 from nmln.kernels.moves import accept
 from nmln.ladders import Temperatures
 from nmln.language import Attribute, Language

@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Integer
 from torch import Tensor
 
+from nmln.errors import InputError, placed
 from nmln.evidence import Evidence, VirtualEvidence
-from nmln.files import InputError, placed, read_lines, write_lines
+from nmln.files import read_lines, write_lines
 from nmln.formats.grammar import parse
 from nmln.language import STRING_PATTERN, Domain, Language, predicate
 from nmln.logic import Literal

@@ -7,7 +7,7 @@ from typing import Any
 from lark import Lark, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken, VisitError
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.language import NAME_PATTERN, NUMERAL_PATTERN, STRING_PATTERN, unquote
 from nmln.logic import (
     And,

@@ -16,7 +16,8 @@ import torch
 from jaxtyping import Integer
 from torch import Tensor
 
-from nmln.files import InputError, check_readable
+from nmln.errors import InputError
+from nmln.files import check_readable
 from nmln.language import NONE, Attribute, Language, predicate
 from nmln.logic import GroundAtom
 from nmln.space import Space

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence, VirtualEvidence
-from nmln.files import InputError, read_lines, write_lines
+from nmln.files import read_lines, write_lines
 from nmln.formats.grammar import parse
 from nmln.language import NAME_PATTERN, STRING_PATTERN, Attribute, Language, unquote
 from nmln.logic import WeightedFormula, free_variables, resolve

@@ -5,7 +5,8 @@ from pathlib import Path
 from jaxtyping import Integer
 from torch import Tensor
 
-from nmln.files import InputError, read_lines, write_lines
+from nmln.errors import InputError
+from nmln.files import read_lines, write_lines
 from nmln.formats.db import Facts, encode_facts
 from nmln.language import Language, predicate
 from nmln.logic import Literal

@@ -9,8 +9,8 @@ from numpy import ndarray
 from torch import Generator
 
 from nmln.diagnostics import diagnose, effective_sample_size, rank_rhat
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.inference.answers import Answer, Answers, lost_digits, warnings_about
 from nmln.inference.exact import Progress, Statistic, numbers, size_of
 from nmln.inference.queries import Questions

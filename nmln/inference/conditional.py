@@ -8,8 +8,8 @@ from jaxtyping import Integer
 from torch import Generator, Tensor
 
 from nmln.counting import more_than
+from nmln.errors import InputError
 from nmln.evidence import Evidence, VirtualEvidence
-from nmln.files import InputError
 from nmln.inference import exact, search
 from nmln.inference.answers import Answer, Answers, lost_digits
 from nmln.inference.chains import Plan, sampled

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.inference.queries import Questions
 from nmln.potentials.base import BasePotential
 from nmln.types import Worlds

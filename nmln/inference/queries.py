@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Integer
 from torch import Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.formats.mln import parse_formula
 from nmln.language import NAME_PATTERN, STRING_PATTERN, unquote
 from nmln.logic import (

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Generator, Tensor
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.inference.answers import lost_digits
 from nmln.inference.chains import kernel_for
 from nmln.inference.exact import Progress

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Generator, Tensor
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.kernels.combined import Lazy
 from nmln.kernels.metropolis import Metropolis
 from nmln.kernels.moves import Attributes, accept, draw, free_groups

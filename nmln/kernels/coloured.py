@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Generator, Tensor
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.kernels.moves import allowed_entries, draw, free_groups
 from nmln.potentials.base import BasePotential
 from nmln.space import Space

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.types import Info, Kernel, Potential, State, Values
 
 

@@ -7,8 +7,8 @@ from jaxtyping import Float, Int64, Integer
 from torch import Generator, Tensor
 
 from nmln.counting import count_up
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.kernels.moves import allowed_entries, conditionals, draw, free_groups, set_groups
 from nmln.kernels.registry import KERNELS
 from nmln.space import Space

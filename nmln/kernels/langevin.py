@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.kernels.moves import (
     Attributes,
     accept,

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Generator, Tensor
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.space import Space
 from nmln.types import Alternatives, Groups, Info, Potential, Scores, Slopes, State, Values
 

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Generator, Tensor
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.kernels.combined import Lazy
 from nmln.kernels.gradient import GibbsWithGradients
 from nmln.kernels.moves import Attributes, accept, draw, free_groups, normalised, perturbed

@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.potentials.base import BasePotential
 from nmln.signals import give_way
 from nmln.types import Values

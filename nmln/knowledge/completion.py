@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.potential import KnowledgePotential
 from nmln.knowledge.ranking import WorldScorer, scorer

@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Int64, Integer
 from torch import Tensor
 
-from nmln.files import InputError, read_lines
+from nmln.errors import InputError
+from nmln.files import read_lines
 from nmln.formats.triples import ENTITY, read_triples
 from nmln.space import Space
 

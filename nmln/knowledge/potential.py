@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, Integer
 from torch import Generator, Tensor, nn
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.knowledge.fragments import KnowledgeFragments
 from nmln.knowledge.parts import (
     AtomFactors,

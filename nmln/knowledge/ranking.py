@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.potential import KnowledgePotential, PreparedWorld
 

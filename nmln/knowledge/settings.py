@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.potential import Shape
 from nmln.memory import machine_memory, told_bytes

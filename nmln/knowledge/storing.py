@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from nmln import checkpoint
-from nmln.files import InputError, plain
+from nmln.errors import InputError
+from nmln.files import plain
 from nmln.formats.triples import ENTITY
 from nmln.knowledge.data import SPLITS, KnowledgeBase, Triples
 from nmln.knowledge.potential import KnowledgePotential, Shape

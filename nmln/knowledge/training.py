@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.objectives import ConditionalObjective, LikelihoodObjective, Objective
 from nmln.knowledge.potential import KnowledgePotential

@@ -8,7 +8,7 @@ from jaxtyping import Integer
 from torch import Generator, Tensor
 
 from nmln.config import Config, ModelConfig, configure
-from nmln.files import InputError, placed
+from nmln.errors import InputError, placed
 from nmln.formats.mln import Program, parse_mln
 from nmln.logic import WeightedFormula
 from nmln.potentials.base import BasePotential, by_level, refuse_complex

@@ -15,7 +15,7 @@ from jaxtyping import Integer
 from torch import Tensor
 
 from nmln.config import Config, override
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.logic import WeightedFormula
 from nmln.model.assembly import empty_potential, networks_of, take
 from nmln.potentials.base import BasePotential

@@ -7,7 +7,7 @@ from typing import Any
 from jaxtyping import Integer
 from torch import Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.space import Space
 from nmln.worlds import true_atoms
 

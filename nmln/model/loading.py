@@ -5,7 +5,8 @@ from pathlib import Path
 import torch
 
 from nmln import checkpoint
-from nmln.files import InputError, refuse_links
+from nmln.errors import InputError
+from nmln.files import refuse_links
 from nmln.model import pretrained
 from nmln.model.model import Model
 

@@ -10,8 +10,8 @@ from torch import Generator, Tensor
 
 from nmln.checkpoint import load_model, save_model
 from nmln.config import Config, override
+from nmln.errors import InputError
 from nmln.evidence import Evidence, VirtualEvidence
-from nmln.files import InputError
 from nmln.inference import Conditional
 from nmln.kernels.registry import kernel_named
 from nmln.logic import WeightedFormula

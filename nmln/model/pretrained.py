@@ -6,7 +6,7 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
-from nmln.files import InputError
+from nmln.errors import InputError
 
 CARD = "card.md"
 _PARTS = ("config.json", "split.json", "model")

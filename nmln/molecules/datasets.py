@@ -26,7 +26,7 @@ from jaxtyping import Int64, Integer
 from torch import Tensor
 
 from nmln.dropped import DropCounter, Dropped
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.molecules.chemistry import Molecule, Refusal, encode_all, order_atoms, space_for
 from nmln.molecules.decoding import Decoder
 from nmln.molecules.downloads import SOURCES, cache_folder, select

@@ -9,7 +9,7 @@ from functools import partial
 from jaxtyping import Integer
 from torch import Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.molecules.chemistry import (
     PARCEL,
     STATUSES,

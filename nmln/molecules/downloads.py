@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from nmln.dropped import DropCounter, Dropped
+from nmln.errors import InputError
 from nmln.extras import later
-from nmln.files import InputError, check_readable, only_one, write_atomically, write_lines
+from nmln.files import check_readable, only_one, write_atomically, write_lines
 from nmln.http import (
     InterruptedDownloadError,
     UnreachableError,

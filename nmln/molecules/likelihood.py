@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float64, Int64, Integer
 from torch import Generator, Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.molecules.chemistry import NODE, Molecule, atoms_of, decode_rows, encode_all
 from nmln.molecules.chemistry.kekule import kekule_structures
 from nmln.potentials.base import BasePotential

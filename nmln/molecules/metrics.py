@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float32, Float64
 from torch import Tensor
 
+from nmln.errors import InputError
 from nmln.extras import load
-from nmln.files import InputError
 from nmln.molecules.chemistry.likeness import mean_distance
 
 DIVERSITY_MOST = 2_000

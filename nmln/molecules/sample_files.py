@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nmln import checkpoint
+from nmln.errors import InputError
 from nmln.evaluation import Counts, SampleCounter
-from nmln.files import InputError
 from nmln.molecules.chemistry import STATUSES, Molecule, Refusal, parse_all
 from nmln.molecules.datasets import Dropped, is_source, load
 from nmln.molecules.smiles_files import is_header, stream_lines, stream_smiles, stream_table

@@ -2,8 +2,8 @@
 
 import torch
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.molecules.chemistry import ATOM, BOND, atoms_of
 from nmln.molecules.chemistry.scaffold import Scaffold, parse_scaffold
 from nmln.space import Space

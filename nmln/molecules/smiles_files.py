@@ -15,7 +15,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from nmln.files import LONGEST, InputError, check_readable, endless
+from nmln.errors import InputError
+from nmln.files import LONGEST, check_readable, endless
 from nmln.molecules.chemistry import PARCEL, Molecule, Refusal, parse_all, start_workers
 
 SUFFIXES = (".smi", ".smi.gz", ".csv", ".csv.gz")

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Generator, Tensor
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.kernels.combined import simple_kernels
 from nmln.memory import refuse_size, told
 from nmln.noise import uniform as uniform_worlds

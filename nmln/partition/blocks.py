@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.types import Potential, Values
 
 Draws = Values | Iterable[Tensor]

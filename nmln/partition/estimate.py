@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float64, Integer
 from torch import Generator, Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.memory import refuse_size, told
 from nmln.partition.annealing import AnnealingPath, Progress, anneal, equal_steps
 from nmln.partition.blocks import effective_size, label_blocks, log_mean, standard_error

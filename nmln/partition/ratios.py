@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.partition.blocks import (
     NOTHING,
     Draws,

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.space import Space
 from nmln.types import Alternatives, Changes, Groups, OneHot, Scores, Slopes, Ties, Values
 from nmln.worlds import to_text

@@ -5,7 +5,7 @@ from math import pi
 import torch
 from torch import Tensor, nn
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.potentials.base import BasePotential
 from nmln.types import Alternatives, Groups, Scores, Slopes, Values
 

@@ -5,7 +5,7 @@ import time
 from jaxtyping import Int64
 from torch import Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.potentials.base import BasePotential
 from nmln.types import (
     Alternatives,

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.logic import WeightedFormula, expand_templates, resolve
 from nmln.potentials.base import BasePotential, sliced
 from nmln.potentials.factors import Factors

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Generator, Tensor, nn
 
 from nmln.config import ModelConfig
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.memory import refuse_size
 from nmln.potentials.base import LevelMLP, NeuralPotential, uniform_weights
 from nmln.potentials.registry import POTENTIALS, NamedPotential

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nmln.counting import more_than, told_worlds
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.potentials.base import BasePotential, NeuralPotential, sliced
 from nmln.space import Space
 from nmln.types import OneHot, Scores, Slopes, Values

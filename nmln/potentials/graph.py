@@ -15,7 +15,7 @@ from torch import Generator, Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nmln.config import ModelConfig
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.potentials.base import BasePotential, LevelLinear, LevelMLP, uniform_weights
 from nmln.potentials.messages import (
     Weights,

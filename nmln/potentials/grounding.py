@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int8, Int64, Integer
 from torch import Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.logic import (
     And,
     Atom,

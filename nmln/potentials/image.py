@@ -5,7 +5,7 @@ from torch import Generator, nn
 from torch.nn.functional import conv2d
 
 from nmln.config import ModelConfig
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.potentials.base import LevelMLP, NeuralPotential, uniform_weights
 from nmln.potentials.registry import POTENTIALS, NamedPotential
 from nmln.space import Space

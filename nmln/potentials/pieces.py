@@ -5,7 +5,7 @@ import torch
 from jaxtyping import Bool, Int64, Integer
 from torch import Tensor, nn
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.potentials.base import BasePotential
 from nmln.potentials.wiring import number_nodes
 from nmln.space import Space

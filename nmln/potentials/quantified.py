@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from torch import Generator, Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.potentials.fragment import FragmentNetwork, fragments
 from nmln.space import Space
 from nmln.types import OneHot, Scores

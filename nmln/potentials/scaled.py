@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.potentials.base import BasePotential
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.ladders import Temperatures
 from nmln.potentials.base import BasePotential
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values

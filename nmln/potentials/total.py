@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.potentials.base import BasePotential
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
 

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int32, Int64, Integer
 from torch import Tensor, nn
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.space import Block, Space
 from nmln.types import Values
 

@@ -11,8 +11,9 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nmln.errors import one_line
 from nmln.extras import later
-from nmln.files import one_line, write_atomically
+from nmln.files import write_atomically
 
 if TYPE_CHECKING:
     import matplotlib

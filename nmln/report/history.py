@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from nmln.files import InputError, read_lines
+from nmln.errors import InputError
+from nmln.files import read_lines
 
 _MOST = 1e100  # sums and scales of anything larger are not finite
 

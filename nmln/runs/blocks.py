@@ -16,7 +16,7 @@ import torch
 from torch import Generator
 
 from nmln import checkpoint
-from nmln.files import InputError, InterruptedRunError
+from nmln.errors import InputError, InterruptedRunError
 from nmln.kernels.registry import kernel_named
 from nmln.model import Model
 from nmln.molecules.decoding import Decoder

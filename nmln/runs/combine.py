@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmln.checkpoint import explain, read_json
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.model import Model, Report, load_run
 from nmln.runs import data as sources
 from nmln.runs.folder import RunFolder, RunHead

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError, read_lines
+from nmln.files import read_lines
 from nmln.formats.db import read_evidence
 from nmln.formats.mln import parse_formula, parse_mln
 from nmln.inference.answers import lost_digits

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nmln.files import InputError, placed
+from nmln.errors import InputError, placed
 from nmln.formats.db import encode_facts, infer_domain, infer_language, read_facts
 from nmln.formats.mln import read_mln
 from nmln.formats.triples import read_triples

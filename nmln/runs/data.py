@@ -12,7 +12,8 @@ from jaxtyping import Integer
 from torch import Tensor
 
 from nmln.config import DataConfig
-from nmln.files import InputError, check_readable, placed
+from nmln.errors import InputError, placed
+from nmln.files import check_readable
 from nmln.formats.db import encode_facts, infer_domain, infer_language, read_facts
 from nmln.formats.graphs import from_networkx, read_graphml
 from nmln.formats.mln import Program, read_mln

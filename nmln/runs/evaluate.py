@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nmln import checkpoint
+from nmln.errors import InputError
 from nmln.evaluation import MARKS, Evaluation, evaluate
-from nmln.files import InputError, plain, write_lines
+from nmln.files import plain, write_lines
 from nmln.model import load_run
 from nmln.molecules.datasets import Dropped
 from nmln.molecules.metrics import ChemNet, Measured, fcd, internal_diversity

@@ -19,7 +19,8 @@ from nmln import checkpoint
 from nmln.checkpoint.directory import CONTENT, MANIFEST, TENSORS
 from nmln.config import Config, DataConfig, configure
 from nmln.dropped import Dropped
-from nmln.files import InputError, only_one, refuse_links, write_lines
+from nmln.errors import InputError
+from nmln.files import only_one, refuse_links, write_lines
 from nmln.model import Model
 from nmln.runs import data as sources
 from nmln.runs.data import Kind, Source

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nmln.counting import told_worlds
+from nmln.errors import InputError, placed
 from nmln.evidence import Evidence, VirtualEvidence
-from nmln.files import InputError, placed, plain, write_lines
+from nmln.files import plain, write_lines
 from nmln.formats.db import Facts, Known, infer_domain, read_known
 from nmln.formats.mln import Program, read_mln
 from nmln.inference import Answers, Best, Conditional, LogProbabilities

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from nmln import checkpoint
+from nmln.errors import InputError
 from nmln.evaluation import Estimate, LevelEvaluation, count_by_chain, judge_levels
-from nmln.files import InputError, write_lines
+from nmln.files import write_lines
 from nmln.report import molecules as parts
 from nmln.report import page
 from nmln.report.chains import chains_html

@@ -16,7 +16,8 @@ import torch
 from torch import Generator
 
 from nmln import checkpoint
-from nmln.files import InputError, plain, refuse_links, write_lines
+from nmln.errors import InputError
+from nmln.files import plain, refuse_links, write_lines
 from nmln.knowledge import completion, ranking
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.potential import KnowledgePotential

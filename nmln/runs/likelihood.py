@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float64, Integer
 from torch import Generator, Tensor
 
-from nmln.files import InputError, plain, write_lines
+from nmln.errors import InputError
+from nmln.files import plain, write_lines
 from nmln.kernels.registry import kernel_named
 from nmln.model import Model, load_run
 from nmln.molecules.likelihood import Structures, log_probabilities

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nmln import checkpoint
 from nmln.config import Config, LadderConfig, configure
 from nmln.dropped import Dropped
-from nmln.files import InputError, write_lines
+from nmln.errors import InputError
+from nmln.files import write_lines
 from nmln.report import page
 from nmln.report.curves import Levels, Panel, is_constant, paint_all, paint_panel, panels_of
 from nmln.report.figures import draw

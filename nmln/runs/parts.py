@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.model import Model
 from nmln.runs.blocks import Job
 from nmln.runs.specification import Settings, fingerprint

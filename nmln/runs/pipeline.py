@@ -17,7 +17,8 @@ from torch import Generator
 
 from nmln import checkpoint
 from nmln.config import Config, configure, override
-from nmln.files import InputError, only_one, refuse_links, write_lines
+from nmln.errors import InputError
+from nmln.files import only_one, refuse_links, write_lines
 from nmln.runs import data as sources
 from nmln.runs import job_page, pages, stream
 from nmln.runs import sample as sampling

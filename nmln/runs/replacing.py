@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nmln import checkpoint
-from nmln.files import InputError, open_regular
+from nmln.errors import InputError
+from nmln.files import open_regular
 from nmln.runs.workspace import (
     PLACING,
     REPLACED,

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nmln.errors import InputError
 from nmln.extras import MissingExtraError
-from nmln.files import InputError
 from nmln.kernels.registry import kernel_named
 from nmln.model import Model, load_run
 from nmln.runs import data as sources

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from nmln.files import InputError, open_regular, write_atomically, write_lines
+from nmln.errors import InputError
+from nmln.files import open_regular, write_atomically, write_lines
 from nmln.molecules.chemistry import STATUSES
 
 if sys.platform != "win32":

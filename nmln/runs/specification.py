@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from nmln.distributed import Ranks
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.formats.mln import parse_formula
 from nmln.kernels.registry import kernel_named
 from nmln.model import Model

@@ -14,8 +14,9 @@ from typing import Any
 
 from nmln import checkpoint
 from nmln.diagnostics import Diagnostics, diagnose
+from nmln.errors import InputError, InterruptedRunError
 from nmln.extras import available, install_command
-from nmln.files import InputError, InterruptedRunError, only_one, plain, write_lines
+from nmln.files import only_one, plain, write_lines
 from nmln.model import Model
 from nmln.molecules.chemistry import STATUSES
 from nmln.report.summary import write_summary

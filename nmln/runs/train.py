@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from nmln import checkpoint
 from nmln.config import Config
 from nmln.distributed import Ranks
-from nmln.files import InputError, InterruptedRunError
+from nmln.errors import InputError, InterruptedRunError
 from nmln.model import Model
 from nmln.runs import data as sources
 from nmln.runs.data import Source

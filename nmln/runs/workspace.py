@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nmln import checkpoint
-from nmln.files import InputError, linked, only_one, refuse_links, write_lines
+from nmln.errors import InputError
+from nmln.files import linked, only_one, refuse_links, write_lines
 from nmln.runs.data import Kind
 from nmln.runs.specification import Settings
 

@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.potentials.base import ScoreError
 from nmln.training.trainer import Metrics, Trainer
 

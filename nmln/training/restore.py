@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nmln import checkpoint
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.training import Trainer
 from nmln.training.loop import Guard
 from nmln.training.optimiser import MEMORY, CommonAdam

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from nmln.config import Config
 from nmln.distributed import Ranks
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.potentials.base import BasePotential, ScoreError, refuse_complex
 from nmln.training.blocks import Block, Place, put_gradient, take_gradient
 from nmln.training.chains import Followed

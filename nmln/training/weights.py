@@ -13,8 +13,8 @@ from jaxtyping import Float64, Integer
 from torch import Generator, Tensor
 
 from nmln.counting import more_than
+from nmln.errors import InputError
 from nmln.exchange import start_walkers
-from nmln.files import InputError
 from nmln.kernels.coloured import ColouredGibbs
 from nmln.ladders import Temperatures
 from nmln.logic import WeightedFormula

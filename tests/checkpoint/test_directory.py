@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from nmln.checkpoint import CheckpointWarning, latest_step, load, load_model, save, save_model
 from nmln.checkpoint import directory as directory_module
 from nmln.checkpoint.directory import CONTENT, MANIFEST, TENSORS
-from nmln.files import InputError
+from nmln.errors import InputError
 
 WEIGHTS = {"weights": torch.arange(6.0)}
 

@@ -22,7 +22,7 @@ from nmln.checkpoint import (
     save,
     save_model,
 )
-from nmln.files import InputError
+from nmln.errors import InputError
 
 WEIGHTS = {"weights": torch.arange(6.0)}
 

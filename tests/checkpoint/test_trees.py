@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nmln.checkpoint import flatten, load_model, save_model, unflatten
-from nmln.files import InputError
+from nmln.errors import InputError
 
 DTYPES = (torch.bool, torch.uint8, torch.int16, torch.int64, torch.float32, torch.float64)
 

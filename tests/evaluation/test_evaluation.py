@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nmln.errors import InputError
 from nmln.evaluation import (
     Counts,
     SampleCounter,
@@ -19,7 +20,6 @@ from nmln.evaluation import (
     unique_at,
     wilson,
 )
-from nmln.files import InputError
 
 LETTERS = "abcdef"
 some_counts = st.dictionaries(st.sampled_from(LETTERS), st.integers(1, 3))

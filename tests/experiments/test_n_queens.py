@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from nmln.cli.reproduce import n_queens
+from nmln.errors import InputError
 from nmln.experiments import n_queens_runs
 from nmln.experiments.n_queens import Compared, compare, gather, run
 from nmln.experiments.n_queens_runs import (
@@ -26,7 +27,6 @@ from nmln.experiments.n_queens_runs import (
     searches,
 )
 from nmln.experiments.queens import board_space, boards_of, solved_boards
-from nmln.files import InputError
 from nmln.model import Model
 from nmln.training import DivergenceError
 from tests.test_cli import nmln

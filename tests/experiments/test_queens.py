@@ -3,6 +3,7 @@ from itertools import combinations
 import pytest
 import torch
 
+from nmln.errors import InputError
 from nmln.experiments.queens import (
     attacked,
     attacking_pairs,
@@ -13,7 +14,6 @@ from nmln.experiments.queens import (
     solved,
     solved_boards,
 )
-from nmln.files import InputError
 
 
 def attacks_by_hand(board: torch.Tensor) -> list[tuple[tuple[int, int], tuple[int, int]]]:

@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from nmln.cli.reproduce import toy_tracking
+from nmln.errors import InputError
 from nmln.experiments.intervals import bootstrap, mean
 from nmln.experiments.toy_tracking import (
     METHODS,
@@ -27,7 +28,6 @@ from nmln.experiments.toy_tracking import (
     tracking_error,
     weight_channel,
 )
-from nmln.files import InputError
 from nmln.kernels.metropolis import Metropolis
 from nmln.language import Language, predicate
 from nmln.noise import channel_matrix, noised

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from nmln.cli.reproduce import two_peaks
+from nmln.errors import InputError
 from nmln.experiments.two_peaks import (
     METHODS,
     Neighbours,
@@ -17,7 +18,6 @@ from nmln.experiments.two_peaks import (
     total_variation,
     trace,
 )
-from nmln.files import InputError
 from nmln.language import Attribute, Language
 from nmln.potentials.function import ValuesPotential
 from nmln.space import Space

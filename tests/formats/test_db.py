@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.formats.db import (
     encode_facts,
     format_worlds,

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.formats.graphs import from_networkx, to_networkx
 from nmln.language import Language, predicate
 from nmln.space import Space

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.formats.mln import Program, parse_mln, read_mln, write_mln
 from nmln.inference import Conditional
 from nmln.language import Attribute, predicate

@@ -7,7 +7,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.formats.triples import read_triples, write_triples
 from nmln.language import Attribute, Language, predicate
 from nmln.space import Space

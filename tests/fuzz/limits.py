@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from nmln.checkpoint import CheckpointWarning
-from nmln.files import InputError
+from nmln.errors import InputError
 
 MEMORY = 1 << 30  # bytes that one example may take beyond what the process has
 SECONDS = float(os.environ.get("NMLN_FUZZ_SECONDS", "20"))

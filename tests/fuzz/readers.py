@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nmln import checkpoint
 from nmln.config import read_config
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.formats.db import read_db, read_known
 from nmln.formats.graphs import from_networkx
 from nmln.formats.mln import parse_mln, read_mln

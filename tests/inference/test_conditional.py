@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence, VirtualEvidence
-from nmln.files import InputError
 from nmln.formats.db import parse_facts
 from nmln.formats.mln import parse_mln
 from nmln.inference import Answers, Conditional, Plan

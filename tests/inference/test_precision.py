@@ -9,8 +9,8 @@ from torch import Generator
 
 from nmln.config import Config, override
 from nmln.counting import count_up, log_number_of, more_than, number_of, told_worlds
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.formats.mln import parse_formula, parse_mln
 from nmln.inference import Conditional, Plan
 from nmln.inference.answers import lost_digits

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.inference.queries import Questions, read_queries
 from tests.inference.models import SPACE
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.kernels.combined import Lazy
 from nmln.kernels.gradient import GibbsWithGradients
 from nmln.kernels.metropolis import Metropolis

@@ -9,8 +9,8 @@ from jaxtyping import Float64
 from scipy.stats import chisquare
 from torch import Generator, Tensor
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.formats.mln import parse_formula
 from nmln.kernels import balanced, gradient, metropolis, metropolised
 from nmln.kernels.balanced import BalancedMetropolis

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nmln.cli.kb import kb
-from nmln.files import InputError
+from nmln.errors import InputError
 from tests.knowledge.families import rows_of, write_family
 
 SMALL = ("--hidden", "16", "--embedding", "4", "--rank", "4", "--batch", "64", "--rate", "0.02")

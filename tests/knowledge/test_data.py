@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.knowledge.data import KnowledgeBase
 from nmln.worlds import true_atoms
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.kernels.coloured import ColouredGibbs
 from nmln.kernels.gibbs import SystematicGibbs
 from nmln.knowledge.parts import Dropout

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.knowledge.ranking import RankingQuality, rank
 
 CONSTANTS, RELATIONS = 7, 3

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from nmln import checkpoint
 from nmln.cli.kb import Display, kb
-from nmln.files import InputError, InterruptedRunError
+from nmln.errors import InputError, InterruptedRunError
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.potential import KnowledgePotential, Shape
 from nmln.knowledge.settings import KnowledgeSettings

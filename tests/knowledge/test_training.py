@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Generator
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.knowledge.completion import complete
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.potential import KnowledgePotential, Shape

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nmln.config import configure, override
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.formats.mln import parse_mln
 from nmln.model import Model
 from nmln.space import Space

@@ -10,7 +10,7 @@ import torch
 
 import nmln
 from nmln.config import configure
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.formats.mln import parse_mln
 from nmln.model import Model
 from nmln.model.generation import DECODERS, collect, decoder_for

@@ -8,7 +8,7 @@ import torch
 
 import nmln
 from nmln import checkpoint
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.model import Model, load_run, pretrained
 from nmln.space import Space
 

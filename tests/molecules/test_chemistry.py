@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.language import Language, predicate
 from nmln.logic import GroundAtom
 from nmln.molecules import decoding

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmln.files import InputError, read_lines
+from nmln.errors import InputError
+from nmln.files import read_lines
 from nmln.molecules.datasets import (
     BUILT_IN,
     DIRECTORY,

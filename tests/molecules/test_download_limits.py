@@ -10,7 +10,7 @@ import pytest
 import requests
 from requests.adapters import HTTPAdapter
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.molecules import smiles_files
 from nmln.molecules.downloads import SOURCES, PublicSource, cache_folder, fetch
 from nmln.molecules.smiles_files import stream_lines

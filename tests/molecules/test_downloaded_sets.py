@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.molecules import downloads
 from nmln.molecules.chemistry import Molecule, parse_all
 from nmln.molecules.datasets import DIRECTORY, Molecules, describe, known, load

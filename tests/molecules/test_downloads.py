@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.molecules.downloads import (
     MIRROR,
     SOURCES,

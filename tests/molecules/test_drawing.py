@@ -2,7 +2,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.molecules.chemistry.drawing import draw_svg
 
 

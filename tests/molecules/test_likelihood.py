@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.language import NONE
 from nmln.logic import Atom, Constant, WeightedFormula
 from nmln.molecules.chemistry import BOND, decode_rows, parse, space_for

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.molecules.chemistry.likeness import mean_distance
 from nmln.molecules.metrics import ChemNet, Moments, draw, fcd, frechet, internal_diversity
 

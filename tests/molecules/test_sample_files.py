@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.molecules import sample_files
 from nmln.molecules.sample_files import locate, read_reference, read_samples
 

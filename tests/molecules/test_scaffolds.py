@@ -4,8 +4,8 @@ import pytest
 import torch
 from rdkit import Chem
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.molecules.chemistry import BOND, BONDS, atoms_of, decode, encode, space_for
 from nmln.molecules.chemistry.scaffold import Scaffold, parse_scaffold
 from nmln.molecules.scaffolds import scaffold_evidence

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Generator
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.formats.mln import parse_formula
 from nmln.kernels.gibbs import Gibbs
 from nmln.language import Language, predicate

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Generator
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.potentials.bounded import BoundedPotential
 from nmln.potentials.graph import GraphPotential
 from tests.potentials.test_contract import CASES, LEVELS, MOLECULES, worlds

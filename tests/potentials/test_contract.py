@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.formats.mln import parse_formula
 from nmln.language import Attribute, Language, predicate
 from nmln.potentials.base import BasePotential, NeuralPotential, ScoreError

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.formats.mln import parse_formula, parse_mln
 from nmln.language import Language, predicate
 from nmln.logic import WeightedFormula

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Generator
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.formats.graphs import from_networkx
 from nmln.language import Attribute, Language, predicate
 from nmln.potentials.base import NeuralPotential, ScoreError

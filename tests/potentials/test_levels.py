@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.potentials.formula import FormulaPotential
 from nmln.potentials.total import TotalPotential
 from tests.potentials.test_contract import (

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.language import Attribute, Language, predicate
 from nmln.potentials.graph import GraphPotential
 from nmln.potentials.pieces import PiecesPotential

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.report.history import extremes, read_history, smooth, spread, table
 
 

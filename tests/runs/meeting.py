@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from nmln import distributed
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.signals import LAUNCHER, PRIVATE_FOLDER
 from nmln.trees import flatten
 

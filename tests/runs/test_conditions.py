@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.files import InputError
 from nmln.model import load_run
 from nmln.molecules.chemistry import ATOM, BOND, BONDS
 from nmln.molecules.scaffolds import scaffold_evidence

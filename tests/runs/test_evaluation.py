@@ -13,7 +13,7 @@ import pytest
 
 from nmln.cli.evaluate import _nats, _place, evaluate
 from nmln.config import configure
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.runs import evaluate as evaluation
 from nmln.runs import train as training
 from nmln.runs.specification import fingerprint

@@ -247,7 +247,7 @@ def test_a_full_disk_leaves_no_finished_model_by_halves(
     people: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from nmln.checkpoint import directory
-    from nmln.files import InputError
+    from nmln.errors import InputError
 
     job = training.begin(people.parent / "run", settings(people, training__steps=2))
     monkeypatch.setattr(directory, "save_file", fail_after(2, directory.save_file, errno.ENOSPC))

@@ -16,7 +16,8 @@ import torch
 
 from nmln.cli import main
 from nmln.diagnostics import Diagnostics
-from nmln.files import InputError, InterruptedRunError, only_one
+from nmln.errors import InputError, InterruptedRunError
+from nmln.files import only_one
 from nmln.model import load_run
 from nmln.runs import blocks, sample_rows, stream
 from tests.runs.sampling_runs import (

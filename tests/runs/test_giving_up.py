@@ -9,7 +9,7 @@ import pytest
 
 from nmln import checkpoint, sampler, signals
 from nmln.config import override
-from nmln.files import InterruptedRunError
+from nmln.errors import InterruptedRunError
 from nmln.model import load_run
 from nmln.runs import stream
 from nmln.runs import train as training

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nmln.files import InputError, InterruptedRunError
+from nmln.errors import InputError, InterruptedRunError
 from nmln.model import load_run
 from nmln.runs import parts as joining
 from nmln.runs import sample as sampling

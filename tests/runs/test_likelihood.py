@@ -9,7 +9,7 @@ import torch
 
 from nmln.cli.likelihood import likelihood as command
 from nmln.config import configure
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.formats.mln import parse_formula, parse_mln
 from nmln.language import Language, predicate
 from nmln.logic import WeightedFormula

@@ -14,8 +14,8 @@ import typer
 
 from nmln.cli.common import settings_in
 from nmln.cli.run import _kept, _show
+from nmln.errors import InputError, InterruptedRunError
 from nmln.evaluation import Estimate
-from nmln.files import InputError, InterruptedRunError
 from nmln.runs import pipeline, stream
 from nmln.runs import sample as sampling
 from nmln.runs import train as training

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nmln import checkpoint
-from nmln.files import InputError, InterruptedRunError
+from nmln.errors import InputError, InterruptedRunError
 from nmln.runs import combine as combining
 from nmln.runs import knowledge, likelihood, pages, stream
 from nmln.runs import sample as sampling

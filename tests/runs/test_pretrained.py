@@ -9,7 +9,7 @@ import torch
 
 import nmln
 from nmln.cli import main as command
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.model import load_run, pretrained
 from nmln.molecules import datasets
 from nmln.runs import evaluate as evaluation

@@ -22,7 +22,7 @@ from torch import Tensor
 from nmln import checkpoint, distributed, memory
 from nmln.cli import processes
 from nmln.cli.common import fail, silence_processes
-from nmln.files import InputError, InterruptedRunError, LostProcessError
+from nmln.errors import InputError, InterruptedRunError, LostProcessError
 from nmln.signals import LAUNCHER, PRIVATE_FOLDER
 from tests.runs.runs import begin_command, nmln, wait_until, whole_run
 
@@ -69,7 +69,7 @@ def test_two_processes_learn_along_the_curve_of_one() -> None:
 SABOTAGE = """if True:
     import os
     if os.environ.get("RANK", "") in {ranks!r}:
-        from nmln.files import InputError
+        from nmln.errors import InputError
         from nmln.training import Trainer
         step = Trainer.step
 

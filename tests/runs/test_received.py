@@ -15,7 +15,8 @@ import pytest
 from nmln import checkpoint
 from nmln.checkpoint import directory
 from nmln.config import read_config
-from nmln.files import InputError, read_lines, write_lines
+from nmln.errors import InputError
+from nmln.files import read_lines, write_lines
 from nmln.formats.graphs import read_graphml
 from nmln.formats.triples import read_triples
 from nmln.model import Model, load_run

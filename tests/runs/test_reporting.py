@@ -13,7 +13,7 @@ import pytest
 
 from nmln.cli.common import settings_in
 from nmln.config import Config, configure, override
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.report import page
 from nmln.report.page import Section
 from nmln.runs import train as training

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nmln import checkpoint
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.report import page
 from nmln.runs import combine as combining
 from nmln.runs import knowledge, likelihood, pages, pipeline

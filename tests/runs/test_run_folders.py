@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from nmln.files import InputError, only_one
+from nmln.errors import InputError
+from nmln.files import only_one
 from nmln.runs import folder as heads
 from nmln.runs import pipeline
 from nmln.runs import train as training

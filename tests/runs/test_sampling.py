@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nmln.config import configure
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.formats.db import read_db
 from nmln.formats.mln import parse_mln
 from nmln.model import Model, load_run

@@ -10,7 +10,8 @@ import torch
 
 from nmln import checkpoint
 from nmln.config import configure
-from nmln.files import InputError, only_one
+from nmln.errors import InputError
+from nmln.files import only_one
 from nmln.formats.db import read_db
 from nmln.model import Model, load_run
 from nmln.runs import combine as combining

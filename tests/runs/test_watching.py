@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.runs import tensorboard as watching
 from nmln.runs import train as training
 from nmln.runs.tensorboard import Several, TensorBoard

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from nmln.files import InputError, InterruptedRunError, only_one
+from nmln.errors import InputError, InterruptedRunError
+from nmln.files import only_one
 from nmln.model import load_run
 from nmln.runs import stream
 from nmln.runs import workspace as working

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmln.files import InputError, InterruptedRunError
+from nmln.errors import InputError, InterruptedRunError
 from nmln.formats.db import read_db
 from nmln.runs import parts as joining
 from nmln.runs import sample as sampling

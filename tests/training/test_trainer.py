@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from nmln.checkpoint import flatten, unflatten
 from nmln.config import Config, configure, override
 from nmln.distributed import Ranks
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.formats.mln import parse_formula
 from nmln.language import Language, predicate
 from nmln.model import Model

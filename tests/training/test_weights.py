@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from nmln.files import InputError
+from nmln.errors import InputError
 from nmln.formats.mln import parse_mln
 from nmln.potentials.formula import FormulaPotential
 from nmln.space import Space

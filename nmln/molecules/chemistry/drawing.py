@@ -4,8 +4,8 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
+from nmln.errors import InputError
 from nmln.extras import later
-from nmln.files import InputError
 
 if TYPE_CHECKING:
     from rdkit import Chem

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from nmln.errors import InputError
 from nmln.extras import later
-from nmln.files import InputError
 
 if TYPE_CHECKING:
     from rdkit import Chem, DataStructs, rdBase

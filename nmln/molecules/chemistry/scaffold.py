@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nmln.errors import InputError
 from nmln.extras import later
-from nmln.files import InputError
 from nmln.molecules.chemistry.tables import bond_categories
 from nmln.molecules.chemistry.worlds import _atom_name, kekulised, refuse_text
 

@@ -27,8 +27,8 @@ import torch
 from jaxtyping import Bool, Integer
 from torch import Tensor
 
+from nmln.errors import InputError
 from nmln.extras import later
-from nmln.files import InputError
 from nmln.language import NONE, Attribute, Language
 from nmln.molecules.chemistry.tables import atomic_numbers, bond_categories, bond_types
 from nmln.space import Space
