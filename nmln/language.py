@@ -157,7 +157,9 @@ class Language:
         for attribute in attributes:
             if attribute.name in by_name:
                 raise InputError(
-                    f"{attribute.name} is declared twice. Remove or rename one of them."
+                    f"{attribute.name} is declared twice. Remove or rename one of them.",
+                    token=attribute.name,
+                    kind="twice",
                 )
             by_name[attribute.name] = attribute
             if attribute.boolean:
@@ -175,7 +177,9 @@ class Language:
         if name not in self._by_name:
             known = ", ".join(sorted(self._by_name)) or "none"
             raise InputError(
-                f"unknown predicate {name}. Declare it, or take one of: {known}.", token=name
+                f"unknown predicate {name}. Declare it, or take one of: {known}.",
+                token=name,
+                kind="unknown",
             )
         return self._by_name[name]
 

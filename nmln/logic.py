@@ -381,7 +381,9 @@ class _Resolver:
         if isinstance(slot.term, Constant) and names is not None and slot.term.name not in names:
             homes = [other for other, known in self.known.items() if slot.term.name in known]
             raise InputError(
-                misplaced(slot.term.name, where, sort, names, homes), token=slot.term.name
+                misplaced(slot.term.name, where, sort, names, homes),
+                token=slot.term.name,
+                kind="value" if homes else "unknown",
             )
         return slot
 

@@ -163,7 +163,8 @@ def _positions(space: Space, name: str, place: int, arguments: list[tuple[str, .
     constant, atom = arguments[row][place], GroundAtom(name, arguments[row])
     homes = [home for home, names in space.codes.items() if constant in names]
     message = misplaced(quote_constant(constant), atom, sort, list(codes), homes)
-    raise InputError(message, index=row, token=constant)
+    kind = "value" if homes else "unknown"
+    raise InputError(message, index=row, token=constant, kind=kind)
 
 
 def _refuse_conflicts(

@@ -38,7 +38,9 @@ def train(
     output: Annotated[
         Path | None, typer.Option(help="The folder of the run; runs/kb-NAME by default.")
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Continue with the run in this folder.")
+    ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="End after so many minutes, if not earlier.")
     ] = None,
@@ -140,8 +142,8 @@ def _train(job: "Job", checkpoint_seconds: float) -> None:
     typer.echo(f"Written: {job.folder}/model, history.csv, training.json")
     if result.interrupted:
         raise InterruptedRunError(
-            f"stopped after {result.epochs} epochs, and kept; the best so far is the model. Go on with: "
-            f"{knowledge.resuming(job.folder)}"
+            f"stopped after {result.epochs} epochs, and kept; the best so far is the model.",
+            knowledge.resuming(job.folder),
         )
     typer.echo(f"Next: {_next(job.folder)}")
 

@@ -54,7 +54,7 @@ def stoppable(again: str) -> Iterator[None]:
 
 
 def _stopped(again: str) -> InterruptedRunError:
-    return InterruptedRunError(f"stopped. What was reached is kept. Go on with: {again}")
+    return InterruptedRunError("stopped. What was reached is kept.", again)
 
 
 def start_processes(
@@ -195,7 +195,7 @@ def tell_loss(codes: dict[int, int], count: int, folder: Path, again: str | None
     how = f"signal {-code}" if code < 0 else f"code {code}"
     lost = f"process {rank} of {count} was lost ({how}), and the others were ended."
     if again is not None:
-        fail(f"{lost} What was reached is kept. Go on with: {again}", code=1)
+        fail(f"{lost} What was reached is kept. Continue with: {again}", code=1)
     from nmln.runs.folder import RunFolder
 
     if not (home := RunFolder(folder)).is_run:

@@ -105,12 +105,9 @@ def _kept(command: str) -> Iterator[None]:
     try:
         yield
     except InterruptedRunError as error:
-        told = str(error).split(" Go on with:")[0]
-        raise InterruptedRunError(f"{told} Go on with: {command}") from None
+        raise InterruptedRunError(error.message, command) from None
     except KeyboardInterrupt:
-        raise InterruptedRunError(
-            f"stopped. What is finished is kept. Go on with: {command}"
-        ) from None
+        raise InterruptedRunError("stopped. What is finished is kept.", command) from None
     except (typer.Exit, SystemExit) as left:
         code = left.exit_code if isinstance(left, typer.Exit) else left.code
         if code not in (0, 2):

@@ -73,7 +73,7 @@ def sample(
             "--from", metavar="DIR", help="With --join: where parts are; may be repeated."
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on with what was begun, as it was.")] = False,
+    resume: Annotated[bool, typer.Option(help="Continue with what was begun, as it was.")] = False,
     overwrite: Annotated[
         bool, typer.Option(help="Replace samples, once the new ones are complete.")
     ] = False,

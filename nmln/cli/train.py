@@ -26,7 +26,9 @@ def train(
         typer.Argument(help="A set of molecules, a .smi, .csv, .db or .graphml file, or a folder."),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="The folder of the run.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Continue with the run in this folder.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
     preset: Annotated[
         str | None, typer.Option(help="What to build on: small, molecules or paper.")

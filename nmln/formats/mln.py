@@ -114,7 +114,10 @@ def parse_mln(text: str, source: str = "text") -> Program:
             try:
                 attribute = _attribute(*head, sorts)
                 if attribute.name in attributes:
-                    raise InputError(f"{attribute.name} is declared twice. Remove one of them.")
+                    raise InputError(
+                        f"{attribute.name} is declared twice. Remove one of them.",
+                        token=attribute.name, kind="twice",
+                    )  # fmt: skip
             except InputError as error:
                 raise error.at(source, line) from None
             attributes[attribute.name], declared[attribute.name] = attribute, line
@@ -215,7 +218,13 @@ def _check_sort(
     line: int,
 ) -> None:
     if name in sorts:
-        raise InputError(f"the sort {name} is declared twice. Merge the two.", source, line)
+        raise InputError(
+            f"the sort {name} is declared twice. Merge the two.",
+            source,
+            line,
+            token=name,
+            kind="twice",
+        )
     if not names:
         raise InputError(
             f"the domain of sort {name} is empty. List its constants, as in {name} = {{A, B}}.",

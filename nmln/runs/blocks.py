@@ -291,7 +291,7 @@ def work_on(
     def stopped() -> InterruptedRunError:
         number = 0 if point is None else point.number
         return InterruptedRunError(
-            f"stopped after sweep {number} of {settings.sweeps}, and kept. Go on with: {job.again}"
+            f"stopped after sweep {number} of {settings.sweeps}, and kept.", job.again
         )
 
     with Rows(job.data(block), kept.offset, kept.pending) as rows:

@@ -103,7 +103,7 @@ def read_formulas(space: Space, path: Path) -> list[WeightedFormula]:
     except InputError as error:
         line = None if error.line is None else error.line - above
         message = _hinted(error, space)
-        if "declared twice" in message:
+        if error.kind == "twice":
             message += " Sorts and predicates are those of the model: leave declarations out."
         raise InputError(message, str(path), line, error.column) from None
     if not program.formulas:
@@ -155,12 +155,8 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
 
 def _hinted(error: InputError, space: Space) -> str:
     """The message, with the known name that is nearest to an unknown one."""
-    unknown = error.message.startswith(("unknown predicate", "undeclared constant"))
-    if not unknown:
+    if error.kind != "unknown" or error.token is None:
         return error.message
-    name = error.message.split()[2].rstrip(".,:")
-    known = [a.name for a in space.language]
-    if error.message.startswith("undeclared"):
-        known = [value for values in space.language.value_sorts.values() for value in values]
-    near = _nearest(name, known)
+    values = [value for values in space.language.value_sorts.values() for value in values]
+    near = _nearest(error.token, [*(a.name for a in space.language), *values])
     return error.message + (f" Did you mean {near}?" if near else "")

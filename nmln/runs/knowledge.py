@@ -87,7 +87,7 @@ def _check_new(folder: Path) -> None:
         raise foreign(folder / SUMMARY)
     if checkpoint.saved_steps(folder) and not finished(folder):
         raise InputError(
-            f"there is a run in this folder that has not come to its end. Go on with it "
+            f"there is a run in this folder that has not come to its end. Continue it "
             f"({resuming(folder)}), or name another one with --output.",
             str(folder),
         )
@@ -135,7 +135,7 @@ def _check_unfinished(folder: Path) -> None:
 
 
 def resume(folder: Path) -> Job:
-    """Go on with a run from its newest good checkpoint."""
+    """Continue with a run from its newest good checkpoint."""
     _check_unfinished(folder)
     if not checkpoint.saved_steps(folder):
         raise InputError(
@@ -236,7 +236,7 @@ def load(folder: Path) -> TrainedBase:
     if not RunFolder(folder).model.exists():
         if checkpoint.saved_steps(folder):
             raise InputError(
-                "this run has not come to its end, so that it has no model yet. Go on with it: "
+                "this run has not come to its end, so that it has no model yet. Continue it: "
                 f"{resuming(folder)}",
                 str(folder),
             )

@@ -131,4 +131,4 @@ def _begun(part: Place, model: Model) -> Begun:
 def _check_done(part: Place, model: Model, found: Begun) -> None:
     job = Job.of(part, model, found)
     if any(job.sweeps_done(block) < job.settings.sweeps for block in job.blocks):
-        raise InputError(f"this part is not done yet. Go on with: {job.again}", str(part.work))
+        raise InputError(f"this part is not done yet. Continue with: {job.again}", str(part.work))

@@ -125,7 +125,7 @@ def _gone_on_with(job: Job, overwrite: bool = False) -> Job:
 
 
 def resume(place: Place | Path, model: Model) -> Job:
-    """Go on with what was begun at a place, or in a folder of molecules."""
+    """Continue with what was begun at a place, or in a folder of molecules."""
     if isinstance(place, Path):
         place = Place("molecules", place)
     with only_sampler(place):
@@ -169,7 +169,7 @@ def _same(
         told = differences(found.settings, settings) or "other parts to join"
         raise InputError(
             f"sampling with other settings was begun in this folder ({told})."
-            " Go on with it (--resume), choose another folder (--output), or give --overwrite.",
+            " Continue it (--resume), choose another folder (--output), or give --overwrite.",
             str(place.output),
         )
     return job
@@ -218,7 +218,7 @@ def _said_alike(job: Job, alone: bool) -> Iterator[None]:
     except InterruptedRunError:
         if alone:
             raise
-        raise InterruptedRunError(f"stopped, and kept. Go on with: {job.again}") from None
+        raise InterruptedRunError("stopped, and kept.", job.again) from None
 
 
 # All blocks together.
@@ -260,7 +260,7 @@ def _done(job: Job, block: int) -> Kept:
     kept = Kept.load(job, block)
     if kept.sweeps < job.settings.sweeps or kept.pending:
         raise InputError(
-            f"block {block} of {job.settings.parts} is not done yet. Go on with: {job.again}",
+            f"block {block} of {job.settings.parts} is not done yet. Continue with: {job.again}",
             str(job.folder),
         )
     return kept

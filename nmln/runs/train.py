@@ -104,7 +104,7 @@ def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> Job:
 def resume(
     folder: Path, ranks: Ranks | None = None, data: str | None = None, language: str | None = None
 ) -> Job:
-    """Go on with a run from its newest good checkpoint.
+    """Continue with a run from its newest good checkpoint.
 
     `data` and `language` say where its data are now, if they have moved.
     """
@@ -200,7 +200,7 @@ def _run(job: Job, watcher: Watcher) -> Model:
                 saved = time.perf_counter()
             if stop:
                 raise InterruptedRunError(
-                    f"stopped after step {event.step}, and kept. Go on with: {job.home.resume_command}"
+                    f"stopped after step {event.step}, and kept.", job.home.resume_command
                 )
     model = job.model.averaged(trainer)
     if first:
@@ -219,7 +219,7 @@ def _obeying(job: Job, events: Iterator[Metrics | Return]) -> Iterator[Metrics |
         steps = checkpoint.saved_steps(job.folder)
         kept = f"step {max(steps)} is kept" if steps else "nothing was kept yet"
         raise InterruptedRunError(
-            f"stopped within a step that takes long; {kept}. Go on with: {job.home.resume_command}"
+            f"stopped within a step that takes long; {kept}.", job.home.resume_command
         ) from None
 
 

@@ -197,7 +197,7 @@ class Chains:
     def restore_share(
         self, parts: list[dict[str, Any]], first: int, count: int, potential: BasePotential
     ) -> None:
-        """Go on with some of the replicas of other processes."""
+        """Continue with some of the replicas of other processes."""
         self._restore_common(parts[0])
         for name in ("values", "walkers"):
             whole = torch.cat([part[name] for part in parts], dim=1)

@@ -161,7 +161,7 @@ def test_metrics_that_cannot_be_written_end_the_run_in_one_line(
         done = begin(cli, people, folder, training={"steps": 5})
     assert done.code == 2
     assert done.lines[-1].startswith(f"error: {folder / 'metrics.jsonl'}: the disk is full. ")
-    assert f"go on with: nmln train --resume {folder}" in done.lines[-1]
+    assert f"continue with: nmln train --resume {folder}" in done.lines[-1]
     assert (folder / "metrics.jsonl").read_text().splitlines()[-1] == '{"step": '
     assert untouched(folder)
     assert cli("train", "--resume", folder).code == 0

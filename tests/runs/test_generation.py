@@ -206,7 +206,7 @@ def test_a_signal_keeps_what_was_reached(run: Path) -> None:
             signal.raise_signal(signal.SIGTERM)
 
     with pytest.raises(
-        InterruptedRunError, match=r"stopped after sweep 9 of 25, and kept\. Go on with"
+        InterruptedRunError, match=r"stopped after sweep 9 of 25, and kept\. Continue with"
     ):
         stream.work(job, tick=tick, save_every=1000)
     assert job.sweeps_done(0) == 9
@@ -230,7 +230,7 @@ def test_samples_that_are_there_are_not_spoiled(run: Path) -> None:
 
 def test_one_of_several_says_what_all_say(run: Path) -> None:
     job = begin(run, "out", block_size=5)
-    with pytest.raises(InterruptedRunError, match=r"^stopped, and kept\. Go on with: "):
+    with pytest.raises(InterruptedRunError, match=r"^stopped, and kept\. Continue with: "):
         stream.work(job, [1], lambda: signal.raise_signal(signal.SIGTERM))
     assert [job.sweeps_done(part) for part in range(2)] == [0, 1]
 
@@ -366,7 +366,7 @@ def test_stopped_while_it_counts_it_says_how_to_go_on(
         assert leave(patched, run, *words, "--processes", "1", "--output", out) == 130
     again = f"nmln sample {run} --resume --output {out}"
     assert capsys.readouterr().err == (
-        f"error: stopped. What was reached is kept. Go on with: {again}\n"
+        f"error: stopped. What was reached is kept. Continue with: {again}\n"
     )
     assert signal.getsignal(number) == before
     assert leave(monkeypatch, *again.split()[2:], "--processes", "1") == 0
@@ -403,7 +403,7 @@ def test_two_processes_that_are_stopped_say_one_line(
             process.send_signal(number)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said.endswith("kept. Go on with: nmln sample run --resume --output out\n")
+    assert said.endswith("kept. Continue with: nmln sample run --resume --output out\n")
     assert said.count("\n") == 1
 
 

@@ -149,12 +149,16 @@ def test_a_part_that_is_stopped_goes_on(
         patched.setattr(stream, "work", lambda job, blocks, _: real(job, blocks, tick))
         assert leave(patched, run, *words, "--part", "1/2") == 130
     again = f"nmln sample {run} --resume --output '{out}' --part 1/2"
-    assert f"stopped after sweep 3 of 5, and kept. Go on with: {again}" in capsys.readouterr().err
+    assert (
+        f"stopped after sweep 3 of 5, and kept. Continue with: {again}" in capsys.readouterr().err
+    )
     with pytest.raises(InputError, match=r"parts? 2 of 2 is missing\. Draw with --part 2/2"):
         joined(run, out.name)
     assert leave(monkeypatch, run, *words, "--part", "2/2") == 0
     assert leave(monkeypatch, run, "--join", "--output", out) == 2
-    assert f"part-1-of-2: this part is not done yet. Go on with: {again}" in capsys.readouterr().err
+    assert (
+        f"part-1-of-2: this part is not done yet. Continue with: {again}" in capsys.readouterr().err
+    )
     assert leave(monkeypatch, *shlex.split(again)[2:], "--processes", 1) == 0
     said = capsys.readouterr().out
     assert said.startswith("part 1 of 2 is done: 2 of 3 blocks")

@@ -225,11 +225,11 @@ def test_the_command_of_the_page_repeats_the_job_to_the_bit(
 def test_whoever_stops_the_job_is_told_how_to_go_on_with_all_of_it(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    told = "stopped after step 3, and kept. Go on with: nmln train --resume out"
+    told = "stopped after step 3, and kept. Continue with: nmln train --resume out"
     with pytest.raises(InterruptedRunError) as left, _kept("nmln run --seed 1"):
         raise InterruptedRunError(told)
-    assert str(left.value) == "stopped after step 3, and kept. Go on with: nmln run --seed 1"
-    with pytest.raises(InterruptedRunError, match="Go on with: nmln run"), _kept("nmln run"):
+    assert str(left.value) == "stopped after step 3, and kept. Continue with: nmln run --seed 1"
+    with pytest.raises(InterruptedRunError, match="Continue with: nmln run"), _kept("nmln run"):
         raise KeyboardInterrupt
     for code, hint in ((130, True), (1, True), (2, False)):
         with pytest.raises(typer.Exit), _kept("nmln run"):

@@ -296,7 +296,7 @@ def test_a_stop_is_told_by_the_launcher_if_by_no_process(
     if isinstance(left.value, typer.Exit):
         assert left.value.exit_code == 130
     else:
-        assert str(left.value).endswith("Go on with: nmln again")
+        assert str(left.value).endswith("Continue with: nmln again")
     assert not list(tmp_path.glob("nmln-*"))
 
 
@@ -316,7 +316,7 @@ def test_a_stopped_training_is_continued_by_a_command_that_can_be_pasted(tmp_pat
     send_when(lambda: len(list(tmp_path.glob("ready-*"))) == 2, signal.SIGTERM)
     with pytest.raises(InterruptedRunError) as left:
         processes.start_processes(2, folder, ["wait"])
-    words = shlex.split(str(left.value).split("Go on with: ")[1])
+    words = shlex.split(str(left.value).split("Continue with: ")[1])
     assert words == ["nmln", "train", "--resume", str(folder)]
 
 
@@ -330,7 +330,7 @@ def test_others_are_ended_without_a_word_when_one_is_lost(
     assert left.value.code == 1
     assert capsys.readouterr().err == (
         "error: process 1 of 2 was lost (signal 9), and the others were ended. What was reached is "
-        "kept. Go on with: nmln again\n"
+        "kept. Continue with: nmln again\n"
     )
 
 
