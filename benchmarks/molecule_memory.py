@@ -86,8 +86,8 @@ def growth(data: DataConfig) -> tuple[float, float]:
         decoder.decode(part)
     remembered = (resident() - before) / (len(decoder) - seen)
     with tempfile.TemporaryDirectory() as room:
-        path, tally = Path(room) / "sample_rows.csv.gz", sample_rows.Tally([0])
-        with sample_rows.Rows(path) as table:
+        path, tally = Path(room) / "sample_rows.csv.gz", sample_rows.RowCounter([0])
+        with sample_rows.SampleFile(path) as table:
             for start in range(0, COUNTED, 1000):
                 table.add(
                     f"{row},0,valid,{source.names[row % len(source.names)]}{row}"  # all different
@@ -116,7 +116,7 @@ def relabelled(
 
 
 def memory(
-    opened: sampling.Run,
+    opened: sampling.OpenedRun,
     count: int,
     burn_in: int,
     thin: int,

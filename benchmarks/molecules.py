@@ -138,7 +138,7 @@ class Generated:
 
 
 def generate(
-    opened: sampling.Run, strings: Strings, wish: sampling.Wish, folder: Path
+    opened: sampling.OpenedRun, strings: Strings, wish: sampling.Wish, folder: Path
 ) -> Generated:
     """Samples by the workflow, in turns with those of the other model."""
     count, burn_in = wish.count, wish.burn_in
@@ -175,9 +175,9 @@ def generate(
     )
 
 
-def count_again(job: stream.Job, folder: Path) -> Stopwatch:
+def count_again(job: stream.SamplingJob, folder: Path) -> Stopwatch:
     """The time of what follows the last sample: rows joined and counted, counts written."""
-    watch, tally = Stopwatch(), sample_rows.Tally(job.levels)
+    watch, tally = Stopwatch(), sample_rows.RowCounter(job.levels)
     with watch.running():
         sample_rows.join_rows(folder / "joined.csv.gz", [job.folder / stream.SAMPLES])
         tally.add(folder / "joined.csv.gz")
@@ -185,7 +185,7 @@ def count_again(job: stream.Job, folder: Path) -> Stopwatch:
     return watch
 
 
-def open_model(name: Path | None, folder: Path) -> sampling.Run:
+def open_model(name: Path | None, folder: Path) -> sampling.OpenedRun:
     """A run, or the shipped one; of a model that was saved alone, a run is made in `folder`."""
     path = folder_of("pubchem-10") if name is None else name
     if not (path / "config.json").exists():

@@ -21,7 +21,7 @@ STEPS = 30
 GRADIENTS = {"kernel": "gradients", "moves": 10, "sweeps": 1}
 
 
-def small(**changes: dict) -> training.Job:
+def small(**changes: dict) -> training.TrainingJob:
     """A run on the built-in molecules at the small preset, in a folder of its own."""
     folder = Path(tempfile.mkdtemp()) / "run"
     config = configure({"data": {"source": "pubchem-10"}, "training": {"steps": 10**6}, **changes})

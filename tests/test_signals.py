@@ -18,7 +18,7 @@ from nmln.language import Language, predicate
 from nmln.potentials.base import BasePotential
 from nmln.potentials.formula import constraint
 from nmln.runs import train as training
-from nmln.runs.train import Job, Silent
+from nmln.runs.train import Silent, TrainingJob
 from nmln.signals import STOPPING, give_way, handling, interruption
 from nmln.space import Space
 from nmln.training import Metrics
@@ -97,7 +97,7 @@ def test_a_training_keeps_what_it_has_at_every_signal(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     config = settings(write_worlds(tmp_path), training__checkpoint_seconds=1000.0)
-    job: Job = training.begin(tmp_path / "run", config)
+    job: TrainingJob = training.begin(tmp_path / "run", config)
     with pytest.raises(InterruptedRunError, match="stopped after step 3, and kept"):
         training.run(job, Sender(number))
     assert checkpoint.latest_step(tmp_path / "run") == 3

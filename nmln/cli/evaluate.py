@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from nmln.evaluation import Share
     from nmln.molecules.metrics import Measured
-    from nmln.runs.evaluate import Evaluated, Outcome
+    from nmln.runs.evaluate import Evaluated, EvaluationOutcome
 
 
 _LAST = 10**12  # rank that is told: there are no more attempts to evaluate
@@ -129,7 +129,7 @@ def _level(text: str | None) -> int | Literal["all"] | None:
     return int(text)
 
 
-def _reasons(outcome: "Outcome") -> list[str]:
+def _reasons(outcome: "EvaluationOutcome") -> list[str]:
     """Why nothing in a file is valid: the most frequent reason, with its first line."""
     told = []
     for one in outcome.evaluated:
@@ -140,7 +140,7 @@ def _reasons(outcome: "Outcome") -> list[str]:
     return told
 
 
-def _show(outcome: "Outcome") -> None:
+def _show(outcome: "EvaluationOutcome") -> None:
     from rich.console import Console
 
     size = "" if outcome.size is None else f" of {outcome.size} heavy atoms"
@@ -153,7 +153,7 @@ def _show(outcome: "Outcome") -> None:
     console.print(_recall(outcome))
 
 
-def _numbers(outcome: "Outcome") -> "Table":
+def _numbers(outcome: "EvaluationOutcome") -> "Table":
     """What each file is worth, with the denominator of every number."""
     from rich.markup import escape
     from rich.table import Table
@@ -198,7 +198,7 @@ def _numbers(outcome: "Outcome") -> "Table":
     return table
 
 
-def _recall(outcome: "Outcome") -> "Table":
+def _recall(outcome: "EvaluationOutcome") -> "Table":
     """The curves at their marks; a row of t says how far the ranking goes, if that is not far enough."""
     from rich.markup import escape
     from rich.table import Table

@@ -13,7 +13,7 @@ from nmln.errors import InputError, InterruptedRunError
 if TYPE_CHECKING:
     from nmln.knowledge.ranking import Ranking
     from nmln.knowledge.training import Progress
-    from nmln.runs.knowledge import Job
+    from nmln.runs.knowledge import KnowledgeJob
 
 kb = typer.Typer(
     help="Complete knowledge bases of triples: train, rank, list missing facts.",
@@ -120,13 +120,13 @@ def train(
     _train(job, checkpoint_seconds)
 
 
-def _train(job: "Job", checkpoint_seconds: float) -> None:
+def _train(job: "KnowledgeJob", checkpoint_seconds: float) -> None:
     from nmln.runs import knowledge
 
     typer.echo(job.description)
     for note in job.base.notes:
         warn(note)
-    with Display(job) as watch:
+    with KnowledgeDisplay(job) as watch:
         result = knowledge.run(job, watch, checkpoint_seconds)
     if result.valid is not None:
         typer.echo(
@@ -157,10 +157,10 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-class Display:
+class KnowledgeDisplay:
     """A bar on a terminal; a line now and then elsewhere."""
 
-    def __init__(self, job: "Job") -> None:
+    def __init__(self, job: "KnowledgeJob") -> None:
         from rich.console import Console
         from rich.progress import Progress
 
@@ -170,7 +170,7 @@ class Display:
         self.minutes, self.epochs = job.settings.minutes, job.settings.epochs
         self.told = time.monotonic()
 
-    def __enter__(self) -> "Display":
+    def __enter__(self) -> "KnowledgeDisplay":
         self.bar.__enter__()
         self.task = self.bar.add_task("training", total=1.0)
         return self

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from nmln.evaluation import Estimate
-    from nmln.runs.pipeline import Outcome, Settings
+    from nmln.runs.pipeline import JobOutcome, JobSettings
 
 _STAGES = 4
 
@@ -70,7 +70,7 @@ def run(
     from nmln.runs import pipeline
 
     began = time.monotonic()
-    settings = pipeline.Settings(
+    settings = pipeline.JobSettings(
         data, size, minutes, num_samples, seed, settings_in(change or []), chains, burn_in
     )
     folder = output or Path("runs") / _name(data, size)
@@ -115,7 +115,7 @@ def _kept(command: str) -> Iterator[None]:
         raise
 
 
-def _prepare(folder: Path, settings: "Settings", held: ExitStack) -> "Settings":
+def _prepare(folder: Path, settings: "JobSettings", held: ExitStack) -> "JobSettings":
     """Read the data, unless that was done before, and begin the job; `held` keeps others out."""
     from nmln.runs import pipeline
     from nmln.runs.folder import RunFolder
@@ -142,7 +142,7 @@ def _prepare(folder: Path, settings: "Settings", held: ExitStack) -> "Settings":
     return settings
 
 
-def _train(folder: Path, settings: "Settings", count: int) -> None:
+def _train(folder: Path, settings: "JobSettings", count: int) -> None:
     from nmln.cli import app
     from nmln.runs import pipeline
     from nmln.runs.folder import RunFolder
@@ -165,7 +165,7 @@ def _train(folder: Path, settings: "Settings", count: int) -> None:
         app(words, prog_name="nmln", standalone_mode=False)
 
 
-def _generate(folder: Path, settings: "Settings", count: int) -> None:
+def _generate(folder: Path, settings: "JobSettings", count: int) -> None:
     from nmln.cli.sample import work_in_processes
     from nmln.runs import pipeline, stream
     from nmln.runs import sample as sampling
@@ -189,7 +189,7 @@ def _generate(folder: Path, settings: "Settings", count: int) -> None:
         stream.finish(job, count)
 
 
-def _show(outcome: "Outcome", seconds: float) -> None:
+def _show(outcome: "JobOutcome", seconds: float) -> None:
     from rich.console import Console
 
     for text in outcome.findings:
@@ -201,7 +201,7 @@ def _show(outcome: "Outcome", seconds: float) -> None:
     typer.echo(f"Report: {outcome.report}")
 
 
-def _table(outcome: "Outcome") -> "Table":
+def _table(outcome: "JobOutcome") -> "Table":
     from rich.markup import escape
     from rich.table import Table
 

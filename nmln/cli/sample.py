@@ -15,8 +15,8 @@ from nmln.errors import InputError
 from nmln.extras import require
 
 if TYPE_CHECKING:
-    from nmln.runs.sample import Run, Wish
-    from nmln.runs.stream import Generated, Job
+    from nmln.runs.sample import OpenedRun, Wish
+    from nmln.runs.stream import Generated, SamplingJob
     from nmln.runs.workspace import Part
 
 
@@ -136,7 +136,7 @@ def _folder(run: Path | None, name: str | None) -> Path:
 
 
 def _draw(
-    opened: "Run",
+    opened: "OpenedRun",
     wish: "Wish | None",
     output: Path | None,
     part: "Part | None",
@@ -175,7 +175,7 @@ def _draw(
 
 
 def work_in_processes(
-    job: "Job", count: int, again: str, arguments: list[str] | None = None
+    job: "SamplingJob", count: int, again: str, arguments: list[str] | None = None
 ) -> None:
     """Draw the blocks that are not done, in several processes if there are as many blocks."""
     left = any(job.sweeps_done(block) < job.settings.sweeps for block in job.blocks)
@@ -185,7 +185,7 @@ def work_in_processes(
         _work(job, list(job.blocks), shown=True)
 
 
-def _join(opened: "Run", output: Path | None, folders: list[Path], overwrite: bool) -> None:
+def _join(opened: "OpenedRun", output: Path | None, folders: list[Path], overwrite: bool) -> None:
     from nmln.runs import parts as joining
     from nmln.runs import sample as sampling
     from nmln.runs import stream
@@ -203,14 +203,14 @@ def _command() -> str:
     return shlex.join(["nmln", *sys.argv[1:]])
 
 
-def _again(opened: "Run", output: Path | None, part: "Part | None") -> str:
+def _again(opened: "OpenedRun", output: Path | None, part: "Part | None") -> str:
     words = ["nmln", "sample", str(opened.folder), "--resume"]
     words += ["--output", str(output)] if output else []
     words += ["--part", f"{part.number}/{part.total}"] if part else []
     return shlex.join(words)
 
 
-def _joining(opened: "Run", output: Path | None, folders: Sequence[Path] = ()) -> str:
+def _joining(opened: "OpenedRun", output: Path | None, folders: Sequence[Path] = ()) -> str:
     words = ["nmln", "sample", str(opened.folder), "--join"]
     words += ["--output", str(output)] if output else []
     for folder in folders:
@@ -218,7 +218,7 @@ def _joining(opened: "Run", output: Path | None, folders: Sequence[Path] = ()) -
     return shlex.join(words)
 
 
-def _work(job: "Job", blocks: list[int], shown: bool) -> None:
+def _work(job: "SamplingJob", blocks: list[int], shown: bool) -> None:
     from nmln.runs import stream
 
     if not shown:

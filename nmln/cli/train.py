@@ -13,7 +13,7 @@ from nmln.extras import require
 
 if TYPE_CHECKING:
     from nmln.config import Config
-    from nmln.runs.train import Job
+    from nmln.runs.train import TrainingJob
     from nmln.training import Metrics
 
 _MOST_SEED = 2**63 - 1
@@ -152,12 +152,12 @@ def _go_on(
         leave()
 
 
-def _train(job: "Job", tensorboard: bool) -> None:
+def _train(job: "TrainingJob", tensorboard: bool) -> None:
     from nmln.runs import train as training
     from nmln.runs.tensorboard import Several, TensorBoard
 
     first = job.trainer.ranks.first
-    display = Display(job)
+    display = TrainingDisplay(job)
     watchers: list[training.Watcher] = [display] if first else []
     if tensorboard and first:
         watchers.append(TensorBoard(job.home.tensorboard))
@@ -167,10 +167,10 @@ def _train(job: "Job", tensorboard: bool) -> None:
         typer.echo(f"Written: {job.folder}/model, metrics.jsonl, checkpoints, config.json")
 
 
-class Display:
+class TrainingDisplay:
     """A table of the levels and a bar on a terminal; a line now and then elsewhere."""
 
-    def __init__(self, job: "Job") -> None:
+    def __init__(self, job: "TrainingJob") -> None:
         from rich.console import Console
 
         self.job, self.quality = job, {}
@@ -179,7 +179,7 @@ class Display:
         self.started = self.told = time.monotonic()
         self.first_step = job.trainer.step_number
 
-    def __enter__(self) -> "Display":
+    def __enter__(self) -> "TrainingDisplay":
         if self.console.is_terminal and self.job.trainer.ranks.first:
             from rich.live import Live
 
@@ -191,7 +191,7 @@ class Display:
         if self.live is not None:
             self.live.__exit__(*error)
 
-    def on_start(self, job: "Job") -> None:
+    def on_start(self, job: "TrainingJob") -> None:
         source, training = job.source, job.config.training
         self.console.print(
             f"{len(source.train):,} worlds to learn from, {len(source.test):,} kept apart; "

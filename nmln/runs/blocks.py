@@ -25,9 +25,9 @@ from nmln.potentials.base import BasePotential
 from nmln.potentials.total import TotalPotential
 from nmln.runs.conditions import Conditions
 from nmln.runs.recorded import KeptRecorder
-from nmln.runs.sample_rows import Rows
-from nmln.runs.specification import Settings
-from nmln.runs.workspace import LOCK, ROWS, WORLDS, Begun, Place
+from nmln.runs.sample_rows import SampleFile
+from nmln.runs.specification import SamplingSettings
+from nmln.runs.workspace import LOCK, ROWS, WORLDS, Begun, SamplePlace
 from nmln.runs.world_files import packed
 from nmln.sampler import Snapshot, sample, snapshot, start
 from nmln.signals import GivenUpError
@@ -39,29 +39,29 @@ SAVE_EVERY = 20.0  # seconds
 
 
 @dataclass(frozen=True)
-class Job:
+class SamplingJob:
     """Sampling at a place. `about` is told in the summary: the command, the scaffold, and so on.
 
     `folders` are those of its blocks, which lie elsewhere if parts are joined. `overwrite` says whether
     older samples may be replaced.
     """
 
-    place: Place
+    place: SamplePlace
     model: Model
-    settings: Settings
+    settings: SamplingSettings
     about: dict[str, Any] = field(default_factory=dict)
     work: Path = Path()
     folders: tuple[Path, ...] = ()
     overwrite: bool = False
 
     @staticmethod
-    def of(place: Place, model: Model, begun: Begun) -> "Job":
+    def of(place: SamplePlace, model: Model, begun: Begun) -> "SamplingJob":
         """The sampling that a working folder tells of."""
         folders = [begun.work / f"{begun.blocks}-{n}" for n in range(begun.settings.parts)]
         for number, source in enumerate(begun.sources):
             for block in range(number, begun.settings.parts, len(begun.sources)):
                 folders[block] = source / f"{begun.blocks}-{block}"
-        return Job(
+        return SamplingJob(
             place,
             model,
             begun.settings,
@@ -135,7 +135,7 @@ class _Chains(NamedTuple):
     conditions: Conditions
 
 
-def _chains(job: Job) -> _Chains:
+def _chains(job: SamplingJob) -> _Chains:
     model, settings = job.model, job.settings
     conditions = settings.conditions(model.space)
     potential = model.method.sampled(model.potential)
@@ -145,7 +145,7 @@ def _chains(job: Job) -> _Chains:
     return _Chains(potential, kernel_named(name, model.space, conditions.evidence), conditions)
 
 
-def check_start(job: Job) -> None:
+def check_start(job: SamplingJob) -> None:
     """Refuse what cannot be drawn: too many chains, or conditions that contradict each other.
 
     Conditions are tried by starting one chain of every level.
@@ -159,7 +159,7 @@ def check_start(job: Job) -> None:
 
 
 def chains_of(
-    job: Job, block: int, rng: Generator, resumed: Snapshot | None = None
+    job: SamplingJob, block: int, rng: Generator, resumed: Snapshot | None = None
 ) -> Iterator[Sweep]:
     """Every sweep of a block, those of the burn-in included, so that it can be kept at any time."""
     model, settings = job.model, job.settings
@@ -198,7 +198,7 @@ class Kept(NamedTuple):
         return 0 if self.snapshot is None else self.snapshot.number
 
     @staticmethod
-    def load(job: Job, block: int) -> "Kept":
+    def load(job: SamplingJob, block: int) -> "Kept":
         """Where a block was kept last; refuses what is not of this sampling and this block."""
         folder = job.block(block)
         if not checkpoint.saved_steps(folder):
@@ -219,7 +219,7 @@ class Kept(NamedTuple):
                 str(found.path),
             ) from None
 
-    def save(self, job: Job, block: int) -> None:
+    def save(self, job: SamplingJob, block: int) -> None:
         assert self.snapshot is not None
         assert self.recorder is not None
         mark, number = _mark(job, block)
@@ -234,12 +234,12 @@ class Kept(NamedTuple):
         checkpoint.save(job.block(block), self.snapshot.number, *flat, keep=2)
 
 
-def _mark(job: Job, block: int) -> tuple[str, int]:
+def _mark(job: SamplingJob, block: int) -> tuple[str, int]:
     """What says in a checkpoint which sampling and block it is of."""
     return job.settings.digest, block
 
 
-def _checked(job: Job, block: int, tree: dict[str, Any]) -> Kept:
+def _checked(job: SamplingJob, block: int, tree: dict[str, Any]) -> Kept:
     """What a checkpoint holds, if it can be of this block."""
     number, state, walkers, rng, tuning, evaluations = tree["snapshot"]
     point = Snapshot(
@@ -265,7 +265,7 @@ def _checked(job: Job, block: int, tree: dict[str, Any]) -> Kept:
 
 
 def work_on(
-    job: Job,
+    job: SamplingJob,
     block: int,
     kept: Kept,
     decoder: Decoder | None,
@@ -282,7 +282,7 @@ def work_on(
     begun = saved = time.perf_counter()
     point = kept.snapshot
 
-    def keep(rows: Rows) -> None:
+    def keep(rows: SampleFile) -> None:
         rows.synchronise()
         seconds = kept.seconds + time.perf_counter() - begun
         pending = bytes(rows.pending)
@@ -294,7 +294,7 @@ def work_on(
             f"stopped after sweep {number} of {settings.sweeps}, and kept.", job.again
         )
 
-    with Rows(job.data(block), kept.offset, kept.pending) as rows:
+    with SampleFile(job.data(block), kept.offset, kept.pending) as rows:
         chains = chains_of(job, block, rng, kept.snapshot)
         while True:
             try:
@@ -327,13 +327,15 @@ def work_on(
                 raise stopped()
 
 
-def decoder_of(job: Job) -> Decoder | None:
+def decoder_of(job: SamplingJob) -> Decoder | None:
     """One for all blocks of a process: what it remembers saves time and changes nothing."""
     molecules = job.settings.kind == "molecules"
     return Decoder(job.model.space, most=REMEMBERED) if molecules else None
 
 
-def _recording(job: Job, block: int, decoder: Decoder | None) -> Callable[[int, Sweep], bytes]:
+def _recording(
+    job: SamplingJob, block: int, decoder: Decoder | None
+) -> Callable[[int, Sweep], bytes]:
     """What is written of one draw."""
     settings, space = job.settings, job.model.space
     if decoder is None:

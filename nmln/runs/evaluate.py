@@ -61,7 +61,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EvaluationOutcome:
     """All evaluations of one call, and the two sets that they compare with.
 
     `fcd_train` is the distance from the training set to the test set: what a perfect copy would have.
@@ -112,7 +112,7 @@ def run(
     processes: int = 1,
     progress: Callable[[str], None] = lambda _: None,
     data: str | None = None,
-) -> Outcome:
+) -> EvaluationOutcome:
     """Evaluate files of samples, and write evaluation.json, recall.csv, recall.png and recall.svg.
 
     `train` and `test` are files, sets or folders of runs; where they are not given, the run in `folder`
@@ -153,7 +153,7 @@ def compare(
     with_fcd: bool = True,
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
-) -> Outcome:
+) -> EvaluationOutcome:
     """Evaluate samples that are at hand, each with a name and perhaps the likelihood of their model."""
     notes = _notes(train, test, size)
     network = ChemNet() if with_fcd and len(test.smiles) > 1 else None
@@ -184,10 +184,12 @@ def compare(
             )
         )
     diversity_test = internal_diversity(dict.fromkeys(test.smiles, 1), seed=seed)
-    return Outcome(train, test, size, tuple(evaluated), diversity_test, fcd_train, tuple(notes))
+    return EvaluationOutcome(
+        train, test, size, tuple(evaluated), diversity_test, fcd_train, tuple(notes)
+    )
 
 
-def write(outcome: Outcome, output: Path) -> Outcome:
+def write(outcome: EvaluationOutcome, output: Path) -> EvaluationOutcome:
     """Put an outcome into a folder; returns it with what was written."""
     lines = [(one.name, one.found) for one in outcome.evaluated]
     write_lines(

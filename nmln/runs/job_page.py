@@ -26,7 +26,7 @@ RANK = 1_000
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """What the job came to: the levels, the target last, and what was written."""
 
     folder: Path
@@ -40,7 +40,7 @@ class Outcome:
         return self.folder / "report.html"
 
 
-def conclude(folder: Path, again: str, say: Callable[[str], None]) -> Outcome:
+def conclude(folder: Path, again: str, say: Callable[[str], None]) -> JobOutcome:
     """Evaluate the samples of every level and write the report, from the files of the folder alone.
 
     `again` is the command that repeats the job.
@@ -79,7 +79,7 @@ def conclude(folder: Path, again: str, say: Callable[[str], None]) -> Outcome:
     _, wrong = parts.level_findings(levels)
     seconds = {"training": told.seconds, "generating": float(summary["seconds"])}
     findings = [*wrong, *summary["findings"]]
-    return Outcome(folder, levels, seconds, findings, (path, *curves, *found.written))
+    return JobOutcome(folder, levels, seconds, findings, (path, *curves, *found.written))
 
 
 def read_summary(path: Path) -> dict[str, Any]:
@@ -106,7 +106,9 @@ def read_summary(path: Path) -> dict[str, Any]:
 # Parts of the page.
 
 
-def _lead(told: pages.Run, summary: dict[str, Any], found: evaluation.Outcome) -> str:
+def _lead(
+    told: pages.RunRecord, summary: dict[str, Any], found: evaluation.EvaluationOutcome
+) -> str:
     levels = len(summary["levels"])
     at = f"at each of {levels} levels" if levels > 1 else "at one level"
     return (
@@ -116,7 +118,7 @@ def _lead(told: pages.Run, summary: dict[str, Any], found: evaluation.Outcome) -
     )
 
 
-def _chains(summary: dict[str, Any], judged: dict[str, Any], told: pages.Run) -> Section:
+def _chains(summary: dict[str, Any], judged: dict[str, Any], told: pages.RunRecord) -> Section:
     try:
         html = chains_html(summary["findings"], judged, told.levels.chains)
     except checkpoint.FOREIGN:
@@ -133,7 +135,7 @@ def _chains(summary: dict[str, Any], judged: dict[str, Any], told: pages.Run) ->
     return Section("Chains", page.joined(html, page.paragraph(speed)))
 
 
-def _training(told: pages.Run) -> list[Section]:
+def _training(told: pages.RunRecord) -> list[Section]:
     titles = {
         "Findings": "Training",
         "The run": "Training: the run",

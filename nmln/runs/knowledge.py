@@ -33,7 +33,7 @@ SAVE_EVERY = 60.0  # seconds between two checkpoints
 
 
 @dataclass(frozen=True)
-class Job:
+class KnowledgeJob:
     """A training that is ready to begin or to go on: everything is read and checked, and it fits."""
 
     folder: Path
@@ -61,7 +61,7 @@ class Job:
 
 def begin(
     where: str, folder: Path | None, shape: Mapping[str, Any], settings: Mapping[str, Any]
-) -> Job:
+) -> KnowledgeJob:
     """Read a knowledge base and check that there is room for the run, in memory and on disk.
 
     What `shape` and `settings` leave out is chosen by the data.
@@ -72,7 +72,7 @@ def begin(
     _check_new(folder)
     needed = check_memory(base, of, by)
     potential = KnowledgePotential(base.space, of, rng=Generator().manual_seed(by.seed))
-    return Job(folder, Training(potential, base, by), needed)
+    return KnowledgeJob(folder, Training(potential, base, by), needed)
 
 
 def _check_new(folder: Path) -> None:
@@ -134,7 +134,7 @@ def _check_unfinished(folder: Path) -> None:
         raise InputError("this run is finished: there is nothing to go on with.", str(folder))
 
 
-def resume(folder: Path) -> Job:
+def resume(folder: Path) -> KnowledgeJob:
     """Continue with a run from its newest good checkpoint."""
     _check_unfinished(folder)
     if not checkpoint.saved_steps(folder):
@@ -146,11 +146,11 @@ def resume(folder: Path) -> Job:
         RunFolder(folder).check_model()
     training = load_training(folder)
     needed = check_memory(training.base, training.potential.shape, training.settings)
-    return Job(folder, training, needed, resumed=True)
+    return KnowledgeJob(folder, training, needed, resumed=True)
 
 
 def run(
-    job: Job,
+    job: KnowledgeJob,
     watch: Callable[[Progress], None] = lambda progress: None,
     save_every: float = SAVE_EVERY,
 ) -> Result:
@@ -207,7 +207,7 @@ def _train(
             return
 
 
-def _write(job: Job, result: Result) -> None:
+def _write(job: KnowledgeJob, result: Result) -> None:
     """The files of a run, training.json last: it says whether the run is finished."""
     base, potential = job.base, job.training.potential
     TrainedBase(base, potential, asdict(job.settings)).save(RunFolder(job.folder).model)

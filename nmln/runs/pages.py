@@ -35,7 +35,7 @@ class Report(NamedTuple):
     written: tuple[Path, ...]
 
 
-class Run(NamedTuple):
+class RunRecord(NamedTuple):
     """What the files of a run hold."""
 
     folder: Path
@@ -77,7 +77,7 @@ def write_report(folder: Path, more: Iterable[Section] = ()) -> Report:
     return Report(run.findings, (written, *curves))
 
 
-def write_curves(run: Run) -> tuple[Path, ...]:
+def write_curves(run: RunRecord) -> tuple[Path, ...]:
     """Write training.png, training.svg and training.csv into the folder of a run."""
     folder, panels = run.folder, panels_of(run.history, run.levels)
     names = {
@@ -89,7 +89,7 @@ def write_curves(run: Run) -> tuple[Path, ...]:
     return (*figures, folder / "training.csv")
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> RunRecord:
     """All that a report is made of; what a run may not have yet is empty."""
     home = RunFolder(folder)
     head = home.read_head()
@@ -103,7 +103,7 @@ def read_run(folder: Path) -> Run:
         name: len(worlds) for name, worlds in _read(home.split).items() if isinstance(worlds, list)
     }
     history, found = read_history(home.metrics), _read(home.likelihood)
-    return Run(folder, head.kind, head.config, history, split, found, head.dropped)
+    return RunRecord(folder, head.kind, head.config, history, split, found, head.dropped)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -121,17 +121,17 @@ def levels_of(ladder: LadderConfig) -> Levels:
     return Levels(trained, heats, "level")
 
 
-def _title(run: Run) -> str:
+def _title(run: RunRecord) -> str:
     return f"Training on {Path(run.config.data.source).name}"
 
 
-def _lead(run: Run) -> str:
+def _lead(run: RunRecord) -> str:
     steps = run.config.training.steps
     state = "finished" if run.step >= steps else f"{run.step / steps:.0%} done"
     return f"{run.step:,} of {steps:,} steps, {state}, {duration(run.seconds)}"
 
 
-def training_sections(run: Run) -> list[Section]:
+def training_sections(run: RunRecord) -> list[Section]:
     """What there is to say about the training, its facts and its curves."""
     findings, panels = run.findings, panels_of(run.history, run.levels)
     warnings = [one.text for one in findings if one.warning]
@@ -153,7 +153,7 @@ def _paint(panel: Panel, axes: "Axes") -> None:
     paint_panel(axes, panel)
 
 
-def _facts(run: Run) -> Html:
+def _facts(run: RunRecord) -> Html:
     config, split = run.config, run.split
     minutes = run.seconds / 60
     facts: list[tuple[str, object]] = [
@@ -180,7 +180,7 @@ def _facts(run: Run) -> Html:
     return page.facts(facts)
 
 
-def _likelihood(run: Run) -> Html:
+def _likelihood(run: RunRecord) -> Html:
     """Whatever `likelihood.json` says, errors beside their numbers; known names in words."""
     words = {
         "worlds": "worlds",
@@ -206,7 +206,7 @@ def _likelihood(run: Run) -> Html:
     return page.facts(rows)
 
 
-def configuration_section(run: Run) -> Section:
+def configuration_section(run: RunRecord) -> Section:
     """All settings of a run; those that are not defaults stand out."""
     default = configure({}).to_dict()
     content = run.config.to_dict()
@@ -222,7 +222,7 @@ def configuration_section(run: Run) -> Section:
     return Section("Configuration", page.joined(hint, page.cards(parts)))
 
 
-def _again(run: Run) -> Section:
+def _again(run: RunRecord) -> Section:
     unfinished = run.step < run.config.training.steps
     html = page.joined(
         page.paragraph("The same run once more, in a folder of its own:"),

@@ -7,13 +7,13 @@ from typing import Any
 
 from nmln.errors import InputError
 from nmln.model import Model
-from nmln.runs.blocks import Job
-from nmln.runs.specification import Settings, fingerprint
+from nmln.runs.blocks import SamplingJob
+from nmln.runs.specification import SamplingSettings, fingerprint
 from nmln.runs.stream import begin, differences
 from nmln.runs.workspace import (
     Begun,
     Part,
-    Place,
+    SamplePlace,
     check_own,
     only_sampler,
     parts_in,
@@ -30,7 +30,7 @@ def read_part(text: str) -> Part:
     return Part(int(found[1]), int(found[2]))
 
 
-def check_part(part: Part, settings: Settings) -> None:
+def check_part(part: Part, settings: SamplingSettings) -> None:
     """Refuse more parts than there are blocks: some would be empty."""
     if part.total > settings.parts:
         raise InputError(
@@ -41,13 +41,13 @@ def check_part(part: Part, settings: Settings) -> None:
 
 
 def join(
-    place: Place,
+    place: SamplePlace,
     model: Model,
     folders: Sequence[Path] = (),
     about: dict[str, Any] | None = None,
     *,
     overwrite: bool = False,
-) -> Job:
+) -> SamplingJob:
     """A sampling whose blocks are those of parts, ready for `finish`.
 
     The parts lie beside the samples, unless folders are named: of parts, or folders that hold some.
@@ -73,16 +73,16 @@ def join(
         return begin(place, model, found[0].settings, told, overwrite=overwrite, sources=sources)
 
 
-def _collect(place: Place, folders: Sequence[Path]) -> list[Place]:
+def _collect(place: SamplePlace, folders: Sequence[Path]) -> list[SamplePlace]:
     """All parts, in their order; refuses duplicates and gaps."""
-    found: list[Place] = []
+    found: list[SamplePlace] = []
     for folder in folders or [place.home]:
         match = re.fullmatch(r"(?:(.+)\.)?part-([1-9]\d{0,8})-of-([1-9]\d{0,8})", folder.name)
         if match is None:
             here = parts_in(place, folder)
         else:
             output = folder.parent / match[1] if match[1] else folder.parent
-            here = [Place(place.kind, output, Part(int(match[2]), int(match[3])))]
+            here = [SamplePlace(place.kind, output, Part(int(match[2]), int(match[3])))]
         if not here:
             done = " It is finished." if place.results() and not folders else ""
             raise InputError(
@@ -91,7 +91,7 @@ def _collect(place: Place, folders: Sequence[Path]) -> list[Place]:
                 str(folder),
             )
         found += here
-    places: dict[Part, Place] = {}
+    places: dict[Part, SamplePlace] = {}
     for one in found:
         assert one.part is not None
         if one.part in places:
@@ -118,7 +118,7 @@ def _collect(place: Place, folders: Sequence[Path]) -> list[Place]:
     return [places[part] for part in sorted(places)]
 
 
-def _begun(part: Place, model: Model) -> Begun:
+def _begun(part: SamplePlace, model: Model) -> Begun:
     check_own(part)
     found = read_marker(part)
     if found is None:
@@ -128,7 +128,7 @@ def _begun(part: Place, model: Model) -> Begun:
     return found
 
 
-def _check_done(part: Place, model: Model, found: Begun) -> None:
-    job = Job.of(part, model, found)
+def _check_done(part: SamplePlace, model: Model, found: Begun) -> None:
+    job = SamplingJob.of(part, model, found)
     if any(job.sweeps_done(block) < job.settings.sweeps for block in job.blocks):
         raise InputError(f"this part is not done yet. Continue with: {job.again}", str(part.work))

@@ -24,10 +24,10 @@ from nmln.runs import job_page, pages, stream
 from nmln.runs import sample as sampling
 from nmln.runs import train as training
 from nmln.runs.folder import RunFolder, moved, writing
-from nmln.runs.job_page import Outcome, read_summary
-from nmln.runs.sample import Run, Wish
+from nmln.runs.job_page import JobOutcome, read_summary
+from nmln.runs.sample import OpenedRun, Wish
 from nmln.runs.specification import BLOCK
-from nmln.runs.workspace import SETTINGS, SUMMARY, Place, only_sampler, tidy
+from nmln.runs.workspace import SETTINGS, SUMMARY, SamplePlace, only_sampler, tidy
 
 MINUTES = 7.0
 """Of training, where nobody says how many."""
@@ -52,7 +52,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Settings:
+class JobSettings:
     """All that decides what comes out. What is not said is chosen when its time has come, and recorded.
 
     `changes` are settings of the training, named as `chains.moves`.
@@ -82,12 +82,12 @@ class Settings:
             raise InputError("minutes and training.steps both say how long. Give one of them.")
         return override(configure({}, preset=PRESET), {**flags, **self.changes})
 
-    def located(self) -> "Settings":
+    def located(self) -> "JobSettings":
         """The same with the full path of the data, so that the job finds them from anywhere."""
         return replace(self, data=sources.located(self.config().data).source)
 
 
-def run(folder: Path, settings: Settings, say: Say = lambda _: None) -> Outcome:
+def run(folder: Path, settings: JobSettings, say: Say = lambda _: None) -> JobOutcome:
     """All stages in this process, those that are finished left out."""
     check_kind(settings.data)
     if not RunFolder(folder).is_run:
@@ -136,7 +136,7 @@ def check_kind(data: str) -> None:
         )
 
 
-def load(settings: Settings) -> sources.Source:
+def load(settings: JobSettings) -> sources.Source:
     """The molecules, split; refuses so few that nothing can be kept apart."""
     source = sources.load(settings.config().data)
     if not len(source.train) or not len(source.test):
@@ -148,7 +148,7 @@ def load(settings: Settings) -> sources.Source:
     return source
 
 
-def begin(folder: Path, settings: Settings) -> Settings:
+def begin(folder: Path, settings: JobSettings) -> JobSettings:
     """Record what is asked, or go on with what was asked before if it is the same."""
     settings = settings.located()
     recorded = read_settings(folder)
@@ -179,7 +179,7 @@ def _gone(data: str) -> bool:
     return Path(data).is_absolute() and not Path(data).exists()
 
 
-def _moved(folder: Path, recorded: Settings, data: str) -> Settings:
+def _moved(folder: Path, recorded: JobSettings, data: str) -> JobSettings:
     """The same job on data that have moved, noted wherever the old place was."""
     home = RunFolder(folder)
     if home.is_run:
@@ -192,7 +192,7 @@ def _moved(folder: Path, recorded: Settings, data: str) -> Settings:
     return recorded
 
 
-def _differences(recorded: Settings, settings: Settings) -> list[str]:
+def _differences(recorded: JobSettings, settings: JobSettings) -> list[str]:
     before, now = _flat(recorded), _flat(settings)
     return [
         f"{name} {before.get(name, 'by default')}, not {now.get(name, 'by default')}"
@@ -201,20 +201,20 @@ def _differences(recorded: Settings, settings: Settings) -> list[str]:
     ]
 
 
-def _flat(settings: Settings) -> dict[str, Any]:
+def _flat(settings: JobSettings) -> dict[str, Any]:
     """What was said, under its own name; the rest is left to defaults."""
     said = {name: value for name, value in asdict(settings).items() if value is not None}
     return {**said, **said.pop("changes")}
 
 
-def read_settings(folder: Path) -> Settings | None:
+def read_settings(folder: Path) -> JobSettings | None:
     """What was asked of a folder, if anything was."""
     refuse_links(folder)
     path = RunFolder(folder).job
     if not path.exists():
         return None
     try:
-        found = Settings(**checkpoint.read_json(path))
+        found = JobSettings(**checkpoint.read_json(path))
         for name, kind in _KINDS.items():
             if not isinstance(value := getattr(found, name), kind):
                 raise TypeError(f"{name} is {type(value).__name__}")
@@ -225,7 +225,7 @@ def read_settings(folder: Path) -> Settings | None:
         ) from None
 
 
-def write_settings(folder: Path, settings: Settings) -> None:
+def write_settings(folder: Path, settings: JobSettings) -> None:
     with writing(RunFolder(folder).job):
         write_lines(
             RunFolder(folder).job, [json.dumps(asdict(settings), indent=2, ensure_ascii=False)]
@@ -241,11 +241,11 @@ def trained(folder: Path) -> bool:
 
 def sampled(folder: Path) -> bool:
     """Whether all samples are in place, and nothing of their making is left to be finished."""
-    place = Place("molecules", RunFolder(folder).samples)
+    place = SamplePlace("molecules", RunFolder(folder).samples)
     return (place.home / SUMMARY).exists() and not (place.work / SETTINGS).exists()
 
 
-def train_arguments(folder: Path, settings: Settings, processes: int) -> list[str]:
+def train_arguments(folder: Path, settings: JobSettings, processes: int) -> list[str]:
     """The command that does or goes on with the training, without `nmln`."""
     if RunFolder(folder).is_run:
         return ["train", "--resume", str(folder), "--processes", str(processes)]
@@ -259,15 +259,15 @@ def train_arguments(folder: Path, settings: Settings, processes: int) -> list[st
 
 
 def _set(changes: Mapping[str, Any]) -> list[str]:
-    """Settings as the command line takes them."""
+    """JobSettings as the command line takes them."""
     words = []
     for name, value in changes.items():
         words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
     return words
 
 
-def settle(folder: Path, opened: Run, settings: Settings, processes: int) -> Settings:
-    """Settings that say how many samples: as asked, or as many as fit into the time; recorded."""
+def settle(folder: Path, opened: OpenedRun, settings: JobSettings, processes: int) -> JobSettings:
+    """JobSettings that say how many samples: as asked, or as many as fit into the time; recorded."""
     if settings.samples is None:
         minutes = pages.read_run(folder).seconds / 60
         chosen = fitting_samples(opened, settings, SHARE * minutes, processes)
@@ -276,7 +276,9 @@ def settle(folder: Path, opened: Run, settings: Settings, processes: int) -> Set
     return settings
 
 
-def fitting_samples(opened: Run, settings: Settings, minutes: float, processes: int) -> int:
+def fitting_samples(
+    opened: OpenedRun, settings: JobSettings, minutes: float, processes: int
+) -> int:
     """As many samples as chains give in a time, by a timing of the model; in whole thousands."""
     each = seconds_a_sweep(opened, settings, processes)
     draws = (60 * minutes / each - settings.burn_in) / sampling.THIN
@@ -284,7 +286,7 @@ def fitting_samples(opened: Run, settings: Settings, minutes: float, processes: 
     return min(MOST, max(LEAST, 1000 * thousands))
 
 
-def seconds_a_sweep(opened: Run, settings: Settings, processes: int) -> float:
+def seconds_a_sweep(opened: OpenedRun, settings: JobSettings, processes: int) -> float:
     """How long a sweep of the blocks of chains that one process has takes, here and now."""
     blocks = -(-settings.chains // BLOCK)
     chains = -(-settings.chains // blocks)
@@ -298,7 +300,9 @@ def seconds_a_sweep(opened: Run, settings: Settings, processes: int) -> float:
     return each * -(-blocks // processes)
 
 
-def sample_job(folder: Path, opened: Run, settings: Settings, command: str = "") -> stream.Job:
+def sample_job(
+    folder: Path, opened: OpenedRun, settings: JobSettings, command: str = ""
+) -> stream.SamplingJob:
     """Sampling at all levels into the folder, begun or gone on with."""
     assert settings.samples is not None
     wish = Wish(
@@ -317,9 +321,9 @@ def sample_arguments(folder: Path) -> list[str]:
     return ["sample", str(folder), "--resume"]
 
 
-def conclude(folder: Path, say: Say = lambda _: None) -> Outcome:
+def conclude(folder: Path, say: Say = lambda _: None) -> JobOutcome:
     """Evaluate the samples of every level and write the report."""
-    place = Place("molecules", RunFolder(folder).samples)
+    place = SamplePlace("molecules", RunFolder(folder).samples)
     with only_sampler(place):
         tidy(place)  # a kill may have left a part of the working folder behind
     return job_page.conclude(folder, repeating(folder), say)
@@ -327,7 +331,7 @@ def conclude(folder: Path, say: Say = lambda _: None) -> Outcome:
 
 def repeating(folder: Path) -> str:
     """The command that does the same in another folder: with the steps and samples that were chosen."""
-    settings = read_settings(folder) or Settings()
+    settings = read_settings(folder) or JobSettings()
     config = RunFolder(folder).read_head().config
     attempts = read_summary(RunFolder(folder).samples / stream.SUMMARY)["attempts"]
     changes = {**settings.changes, "training.steps": config.training.steps}
@@ -340,8 +344,8 @@ def repeating(folder: Path) -> str:
         "--processes", str(config.training.processes or 1), "--output", f"{folder}-again",
     ]  # fmt: skip
     for flag, value, default in (
-        ("--chains", settings.chains, Settings.chains),
-        ("--burn-in", settings.burn_in, Settings.burn_in),
+        ("--chains", settings.chains, JobSettings.chains),
+        ("--burn-in", settings.burn_in, JobSettings.burn_in),
     ):
         words += [flag, str(value)] if value != default else []
     return shlex.join([*words, *_set(changes)])

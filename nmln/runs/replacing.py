@@ -14,14 +14,14 @@ from nmln.runs.workspace import (
     RESULT,
     SUMMARY,
     WRITING,
-    Place,
+    SamplePlace,
     check_graphs,
     foreign,
     inside,
 )
 
 
-def check_free(place: Place, work: Path, levels: Sequence[int], overwrite: bool) -> None:
+def check_free(place: SamplePlace, work: Path, levels: Sequence[int], overwrite: bool) -> None:
     """Refuse a place with something that the samples of these levels would replace.
 
     What the user wants overwritten may be replaced, and so may what this sampling has put there itself
@@ -43,13 +43,13 @@ def check_free(place: Place, work: Path, levels: Sequence[int], overwrite: bool)
             raise foreign(path)
 
 
-def _counts(place: Place, levels: Sequence[int]) -> list[Path]:
+def _counts(place: SamplePlace, levels: Sequence[int]) -> list[Path]:
     """Files that only samplings of all levels write."""
     return [place.home / f"counts-{level}.csv" for level in levels]
 
 
 @contextmanager
-def writing(place: Place, work: Path) -> Iterator[Path]:
+def writing(place: SamplePlace, work: Path) -> Iterator[Path]:
     """A new folder for results, which are complete once this ends without an error."""
     for name in (WRITING, RESULT):
         for path in inside(work / name):
@@ -65,7 +65,7 @@ def writing(place: Place, work: Path) -> Iterator[Path]:
     os.replace(folder, work / RESULT)
 
 
-def swap(place: Place, work: Path) -> None:
+def swap(place: SamplePlace, work: Path) -> None:
     """Put complete results in place of older ones, and remove what only those had.
 
     The summary goes first and comes last, so that it never stands beside samples of another run. The
@@ -88,7 +88,7 @@ def swap(place: Place, work: Path) -> None:
     result.rmdir()
 
 
-def _written_before(place: Place) -> list[Path]:
+def _written_before(place: SamplePlace) -> list[Path]:
     """What an earlier sampling wrote to this place and this one may not."""
     if place.kind != "molecules":
         return list(place.pages)

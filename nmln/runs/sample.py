@@ -15,14 +15,14 @@ from nmln.runs.conditions import Conditions, read_conditions
 from nmln.runs.folder import RunFolder
 from nmln.runs.parts import check_part
 from nmln.runs.specification import BLOCK
-from nmln.runs.workspace import Part, Place
+from nmln.runs.workspace import Part, SamplePlace
 from nmln.runs.world_files import check_kind
 
 THIN = 4  # sweeps from one sample to the next, unless it is said
 
 
 @dataclass(frozen=True)
-class Run:
+class OpenedRun:
     """A trained model, what kind of worlds it knows, and the folder where its samples go."""
 
     name: str
@@ -69,9 +69,9 @@ def sweeps_for(count: int, chains: int, burn_in: int, thin: int) -> int:
     return burn_in + thin * -(-count // chains)
 
 
-def open_run(folder: Path) -> Run:
+def open_run(folder: Path) -> OpenedRun:
     """What a user names when asking for samples: the folder of a run."""
-    opened = Run(folder.name, folder, load_run(folder), RunFolder(folder).read_head().kind)
+    opened = OpenedRun(folder.name, folder, load_run(folder), RunFolder(folder).read_head().kind)
     try:
         check_kind(opened.kind, opened.model.space)
     except MissingExtraError:
@@ -116,14 +116,14 @@ def run(
 
 
 def begin(
-    opened: Run,
+    opened: OpenedRun,
     wish: Wish,
     output: Path | None = None,
     *,
     part: Part | None = None,
     overwrite: bool = False,
     about: dict[str, Any] | None = None,
-) -> stream.Job:
+) -> stream.SamplingJob:
     """Sampling, begun or gone on with; `stream.work` and `finish` do the rest."""
     if wish.count < 1:
         raise InputError("nothing was sampled: ask for at least one sample.")
@@ -134,7 +134,7 @@ def begin(
         )
     if wish.kernel:
         kernel_named(wish.kernel, opened.model.space)  # a wrong name is told before anything starts
-    settings = stream.Settings.of(
+    settings = stream.SamplingSettings.of(
         opened.model,
         _conditions(opened.model, wish),
         wish.count,
@@ -163,12 +163,14 @@ def begin(
 begin_molecules = begin  # the name of earlier versions
 
 
-def place_of(opened: Run, output: Path | None = None, part: Part | None = None) -> Place:
+def place_of(
+    opened: OpenedRun, output: Path | None = None, part: Part | None = None
+) -> SamplePlace:
     """Where samples of a run go: to `output`, or beside the run's other files."""
-    return Place(opened.kind, output or samples_folder(opened), part)
+    return SamplePlace(opened.kind, output or samples_folder(opened), part)
 
 
-def samples_folder(opened: Run) -> Path:
+def samples_folder(opened: OpenedRun) -> Path:
     """Where the samples of a run go, unless it is said."""
     return RunFolder(opened.folder).samples
 

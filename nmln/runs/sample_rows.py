@@ -1,4 +1,4 @@
-"""Rows of samples in a gzip file that grows, and that can be cut back to where a run was kept."""
+"""Rows of samples in a gzip file that grows, and that can be cut back to the last checkpoint."""
 
 import gzip
 import os
@@ -21,7 +21,7 @@ HEADER = "sample,level,status,smiles"
 _MEMBER = 2**18  # bytes of text in a gzip member
 
 
-class Rows:
+class SampleFile:
     """Appends lines or other bytes to a file of gzip members, each of which can be read by itself.
 
     A member ends where the text has grown long enough, and nowhere else: what is not yet a member is
@@ -42,7 +42,7 @@ class Rows:
             self._file.close()
             raise
 
-    def __enter__(self) -> "Rows":
+    def __enter__(self) -> "SampleFile":
         return self
 
     def __exit__(
@@ -90,7 +90,7 @@ Row = tuple[int, int, str, str]
 """The number of a sample, its level, status and SMILES."""
 
 
-class Tally:
+class RowCounter:
     """What rows hold: attempts by level and status, valid molecules by level and name."""
 
     def __init__(self, levels: Iterable[int]) -> None:

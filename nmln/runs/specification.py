@@ -27,7 +27,7 @@ _STEP = 0x9E3779B97F4A7C15  # between the seeds of parts in samplings of format 
 
 
 @dataclass(frozen=True)
-class Settings:
+class SamplingSettings:
     """All that decides what comes out: the same settings give the same files, to the bit."""
 
     samples: int
@@ -57,9 +57,9 @@ class Settings:
     @staticmethod
     def of(
         model: Model, conditions: Conditions, samples: int, block: int = BLOCK, **given: Any
-    ) -> "Settings":
+    ) -> "SamplingSettings":
         """What is asked of a model; there are no more chains than samples."""
-        settings = Settings(
+        settings = SamplingSettings(
             samples,
             block=block,
             **given,
@@ -117,9 +117,9 @@ class Settings:
         return Conditions(evidence, tuple(formulas))
 
     @staticmethod
-    def read(content: Any, by_processes: bool = False) -> "Settings":
+    def read(content: Any, by_processes: bool = False) -> "SamplingSettings":
         """Settings out of JSON; a `ValueError` says what is wrong. `by_processes`: of format 1."""
-        known = {entry.name: entry for entry in fields(Settings)}
+        known = {entry.name: entry for entry in fields(SamplingSettings)}
         if by_processes:
             known = {name: one for name, one in known.items() if name not in ("block", "kind")}
         if not isinstance(content, Mapping):
@@ -137,7 +137,7 @@ class Settings:
                 fits = fits and all(type(one) is str for one in value)
             if not fits:
                 raise ValueError(f"{name} must be of type {getattr(kind, '__name__', kind)}")
-        settings = Settings(**{**content, "formulas": tuple(content["formulas"])})
+        settings = SamplingSettings(**{**content, "formulas": tuple(content["formulas"])})
         if settings.chains > settings.samples or settings.seed >= 2**63:
             raise ValueError("its numbers do not fit together")
         parts = settings.chains if by_processes else -(-settings.chains // max(1, settings.block))

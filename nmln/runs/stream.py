@@ -23,8 +23,8 @@ from nmln.report.summary import write_summary
 from nmln.runs.blocks import (
     REMEMBERED,
     SAVE_EVERY,
-    Job,
     Kept,
+    SamplingJob,
     chains_of,
     check_start,
     decoder_of,
@@ -32,15 +32,15 @@ from nmln.runs.blocks import (
 )
 from nmln.runs.recorded import joined, longest
 from nmln.runs.replacing import check_free, swap, writing
-from nmln.runs.sample_rows import Tally, checked_rows, join_rows, write_counts
-from nmln.runs.specification import Settings, fingerprint
+from nmln.runs.sample_rows import RowCounter, checked_rows, join_rows, write_counts
+from nmln.runs.specification import SamplingSettings, fingerprint
 from nmln.runs.train import interruption
 from nmln.runs.workspace import (
     COUNTS,
     SAMPLES,
     SUMMARY,
     Begun,
-    Place,
+    SamplePlace,
     check_idle,
     check_own,
     damaged,
@@ -59,10 +59,10 @@ __all__ = [
     "SAMPLES",
     "SUMMARY",
     "Generated",
-    "Job",
     "Kept",
-    "Place",
-    "Settings",
+    "SamplePlace",
+    "SamplingJob",
+    "SamplingSettings",
     "attend",
     "begin",
     "chains_of",
@@ -74,14 +74,14 @@ __all__ = [
 
 
 def begin(
-    place: Place,
+    place: SamplePlace,
     model: Model,
-    settings: Settings,
+    settings: SamplingSettings,
     about: dict[str, Any] | None = None,
     *,
     overwrite: bool = False,
     sources: Sequence[Path] = (),
-) -> Job:
+) -> SamplingJob:
     """Sampling at a place; goes on if the same was begun there, refuses to spoil anything else.
 
     A beginning of which no block has kept anything, such as one that failed at once, gives way; with
@@ -92,7 +92,7 @@ def begin(
         check_own(place)
         tidy(place)
         found: Begun | None = None
-        job: Job | None = None
+        job: SamplingJob | None = None
         try:
             if (found := read_marker(place)) is not None:
                 job = _same(place, model, found, settings, sources)
@@ -103,17 +103,17 @@ def begin(
                 check_idle(folder)
         if job is not None:
             return _gone_on_with(job, overwrite)
-        job = Job(place, model, settings)
+        job = SamplingJob(place, model, settings)
         check_free(place, place.work, job.counted, overwrite)
         settings.check(model)
         check_start(job)
         for folder in unfinished(place):
             discard(place, folder)
         begun = write_marker(place, settings, about or {}, sources, overwrite)
-        return Job.of(place, model, begun)
+        return SamplingJob.of(place, model, begun)
 
 
-def _gone_on_with(job: Job, overwrite: bool = False) -> Job:
+def _gone_on_with(job: SamplingJob, overwrite: bool = False) -> SamplingJob:
     """The same, if its place is still free, or if the user says now that older samples may go."""
     if job.overwrite or job.place.part is not None:  # was checked, or puts nothing in place
         return job
@@ -124,17 +124,17 @@ def _gone_on_with(job: Job, overwrite: bool = False) -> Job:
     return replace(job, overwrite=overwrite)
 
 
-def resume(place: Place | Path, model: Model) -> Job:
+def resume(place: SamplePlace | Path, model: Model) -> SamplingJob:
     """Continue with what was begun at a place, or in a folder of molecules."""
     if isinstance(place, Path):
-        place = Place("molecules", place)
+        place = SamplePlace("molecules", place)
     with only_sampler(place):
         check_own(place)
         tidy(place)
         return _gone_on_with(attend(place, model))
 
 
-def attend(place: Place, model: Model) -> Job:
+def attend(place: SamplePlace, model: Model) -> SamplingJob:
     """The sampling that another process sees to; nothing is changed."""
     found = read_marker(place)
     if found is None:
@@ -143,7 +143,7 @@ def attend(place: Place, model: Model) -> Job:
     return _checked(place, model, found)
 
 
-def _checked(place: Place, model: Model, found: Begun) -> Job:
+def _checked(place: SamplePlace, model: Model, found: Begun) -> SamplingJob:
     """What was begun, if it can be asked of this model."""
     if found.settings.model != fingerprint(model):
         raise InputError(
@@ -155,12 +155,16 @@ def _checked(place: Place, model: Model, found: Begun) -> Job:
         found.settings.check(model)
     except ValueError as error:
         raise damaged(found.work, error) from None
-    return Job.of(place, model, found)
+    return SamplingJob.of(place, model, found)
 
 
 def _same(
-    place: Place, model: Model, found: Begun, settings: Settings, sources: Sequence[Path]
-) -> Job:
+    place: SamplePlace,
+    model: Model,
+    found: Begun,
+    settings: SamplingSettings,
+    sources: Sequence[Path],
+) -> SamplingJob:
     """What was begun, if it is the same."""
     job = _checked(place, model, found)
     if not found.settings.block:  # dealt out by the processes of an earlier version
@@ -180,8 +184,8 @@ def _kept_anything(found: Begun) -> bool:
     return any(checkpoint.saved_steps(one) for one in found.work.glob(f"{found.blocks}-*"))
 
 
-def differences(before: Settings, now: Settings) -> str:
-    names = [entry.name for entry in fields(Settings)]
+def differences(before: SamplingSettings, now: SamplingSettings) -> str:
+    names = [entry.name for entry in fields(SamplingSettings)]
     told = [
         f"{name} {getattr(before, name)!r} instead of {getattr(now, name)!r}"
         for name in names
@@ -191,7 +195,7 @@ def differences(before: Settings, now: Settings) -> str:
 
 
 def work(
-    job: Job,
+    job: SamplingJob,
     blocks: Sequence[int] | None = None,
     tick: Callable[[], None] | None = None,
     save_every: float = SAVE_EVERY,
@@ -211,7 +215,7 @@ def work(
 
 
 @contextmanager
-def _said_alike(job: Job, alone: bool) -> Iterator[None]:
+def _said_alike(job: SamplingJob, alone: bool) -> Iterator[None]:
     """Of several processes each stops after another sweep: all say the same, so that it is told once."""
     try:
         yield
@@ -237,7 +241,7 @@ class Generated:
         return self.summary["levels"][-1]["valid"] / self.summary["attempts"]
 
 
-def finish(job: Job, processes: int = 1) -> Generated:
+def finish(job: SamplingJob, processes: int = 1) -> Generated:
     """Put the blocks together, count, judge the chains; afterwards the working folder is gone.
 
     `processes` is how many worked on them, for the samples a second. Stopped at any moment, it can be
@@ -256,7 +260,7 @@ def finish(job: Job, processes: int = 1) -> Generated:
     return Generated(summary, tuple(job.place.home / path.name for path in written))
 
 
-def _done(job: Job, block: int) -> Kept:
+def _done(job: SamplingJob, block: int) -> Kept:
     kept = Kept.load(job, block)
     if kept.sweeps < job.settings.sweeps or kept.pending:
         raise InputError(
@@ -266,7 +270,7 @@ def _done(job: Job, block: int) -> Kept:
     return kept
 
 
-def _judge(job: Job, kept: Sequence[Kept], processes: int) -> Diagnostics | None:
+def _judge(job: SamplingJob, kept: Sequence[Kept], processes: int) -> Diagnostics | None:
     recorders = [one.recorder for one in kept if one.recorder is not None]
     if min(recorder.seen for recorder in recorders) < 2:
         return None
@@ -275,7 +279,7 @@ def _judge(job: Job, kept: Sequence[Kept], processes: int) -> Diagnostics | None
 
 
 def _write(
-    job: Job, kept: Sequence[Kept], processes: int, judged: Diagnostics | None, folder: Path
+    job: SamplingJob, kept: Sequence[Kept], processes: int, judged: Diagnostics | None, folder: Path
 ) -> tuple[dict[str, Any], list[Path]]:
     """All results in a folder: the samples first."""
     page: list[Path] = []
@@ -301,9 +305,9 @@ def _write(
 
 
 def _write_molecules(
-    job: Job, kept: Sequence[Kept], common: dict[str, Any], folder: Path
+    job: SamplingJob, kept: Sequence[Kept], common: dict[str, Any], folder: Path
 ) -> tuple[dict[str, Any], list[Path]]:
-    settings, tally = job.settings, Tally(job.levels)
+    settings, tally = job.settings, RowCounter(job.levels)
     for block, one in enumerate(kept):
         tally.count(checked_rows(job.data(block), one.offset, _expected(job, block)))
     written = [folder / SAMPLES, folder / COUNTS, folder / SUMMARY]
@@ -328,7 +332,7 @@ def _write_molecules(
     return summary, written
 
 
-def _expected(job: Job, block: int) -> Iterator[tuple[int, int]]:
+def _expected(job: SamplingJob, block: int) -> Iterator[tuple[int, int]]:
     """The sample and level of each row of a block."""
     for draw in range(job.settings.draws):
         wanted = job.settings.wanted(block, draw)
@@ -338,7 +342,7 @@ def _expected(job: Job, block: int) -> Iterator[tuple[int, int]]:
 
 
 def _summary(
-    job: Job, kept: Sequence[Kept], processes: int, judged: Diagnostics | None
+    job: SamplingJob, kept: Sequence[Kept], processes: int, judged: Diagnostics | None
 ) -> dict[str, Any]:
     settings = job.settings
     counted = [one.snapshot.evaluations for one in kept if one.snapshot is not None]

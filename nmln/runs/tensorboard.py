@@ -13,7 +13,7 @@ from typing import Any
 from nmln.extras import load
 from nmln.files import open_regular
 from nmln.runs.folder import writing
-from nmln.runs.train import Job, Watcher
+from nmln.runs.train import TrainingJob, Watcher
 from nmln.training import Metrics
 
 _FLUSH_SECONDS = 5.0  # a reader of the events is at most so far behind
@@ -25,7 +25,7 @@ class Several:
 
     watchers: tuple[Watcher, ...]
 
-    def on_start(self, job: Job) -> None:
+    def on_start(self, job: TrainingJob) -> None:
         for watcher in self.watchers:
             watcher.on_start(job)
 
@@ -95,7 +95,7 @@ class TensorBoard:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def on_start(self, job: Job) -> None:
+    def on_start(self, job: TrainingJob) -> None:
         self.last_step = job.config.training.steps
         self._open(job.trainer.step_number)
 

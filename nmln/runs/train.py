@@ -31,7 +31,7 @@ _HELD_OUT = 500  # worlds kept apart whose likelihood is watched
 class Watcher(Protocol):
     """Somebody who looks on; the command line shows a table, a test collects."""
 
-    def on_start(self, job: "Job") -> None: ...
+    def on_start(self, job: "TrainingJob") -> None: ...
 
     def on_step(self, metrics: Metrics, quality: dict[str, float]) -> None: ...
 
@@ -41,7 +41,7 @@ class Watcher(Protocol):
 class Silent:
     """Looks away."""
 
-    def on_start(self, job: "Job") -> None: ...
+    def on_start(self, job: "TrainingJob") -> None: ...
 
     def on_step(self, metrics: Metrics, quality: dict[str, float]) -> None: ...
 
@@ -49,7 +49,7 @@ class Silent:
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """A run of training: what it learns from, the model, and the folder it is kept in."""
 
     folder: Path
@@ -70,7 +70,7 @@ class Job:
         return self.trainer.step_number >= self.config.training.steps
 
 
-def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> Job:
+def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> TrainingJob:
     """A new run; refuses a folder that holds one already, or files that are not a run's."""
     ranks = ranks or Ranks()
     home = RunFolder(folder)
@@ -98,12 +98,12 @@ def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> Job:
         with home.locked():
             home.check_new(source)  # again: another process may have been here meanwhile
             home.write_head(model, source)
-    return Job(folder, config, source, model, trainer, Guard.of(trainer))
+    return TrainingJob(folder, config, source, model, trainer, Guard.of(trainer))
 
 
 def resume(
     folder: Path, ranks: Ranks | None = None, data: str | None = None, language: str | None = None
-) -> Job:
+) -> TrainingJob:
     """Continue with a run from its newest good checkpoint.
 
     `data` and `language` say where its data are now, if they have moved.
@@ -137,10 +137,10 @@ def resume(
                 str(kept.path),
             )
         seconds = restore(kept, trainer, guard)
-    return Job(folder, config, source, model, trainer, guard, seconds, seen)
+    return TrainingJob(folder, config, source, model, trainer, guard, seconds, seen)
 
 
-def run(job: Job, watcher: Watcher | None = None) -> Model:
+def run(job: TrainingJob, watcher: Watcher | None = None) -> Model:
     """Train to the end, or until a signal asks to stop; what was reached is kept either way."""
     if not job.trainer.ranks.first:
         return _run(job, Silent())
@@ -149,7 +149,7 @@ def run(job: Job, watcher: Watcher | None = None) -> Model:
         return _run(job, watcher or Silent())
 
 
-def _check_unchanged(job: Job) -> None:
+def _check_unchanged(job: TrainingJob) -> None:
     """Under the lock: what the job was opened from is still there, and the end can be written."""
     head = job.home.read_head()
     job.home.check_model()
@@ -163,7 +163,7 @@ def _check_unchanged(job: Job) -> None:
         job.home.record_data(job.config.data)
 
 
-def _run(job: Job, watcher: Watcher) -> Model:
+def _run(job: TrainingJob, watcher: Watcher) -> Model:
     trainer, training = job.trainer, job.config.training
     first, log = trainer.ranks.first, MetricsLog(job.folder)
     quality = sources.Quality.of(job.source.kind, job.source.space, job.source.names)
@@ -208,7 +208,7 @@ def _run(job: Job, watcher: Watcher) -> Model:
     return model
 
 
-def _obeying(job: Job, events: Iterator[Metrics | Return]) -> Iterator[Metrics | Return]:
+def _obeying(job: TrainingJob, events: Iterator[Metrics | Return]) -> Iterator[Metrics | Return]:
     """The same events, until a step is given up that takes too long after a signal.
 
     A step changes parameters, chains and random numbers, so that nothing of it can be kept.
@@ -223,7 +223,7 @@ def _obeying(job: Job, events: Iterator[Metrics | Return]) -> Iterator[Metrics |
         ) from None
 
 
-def save(job: Job, seconds: float) -> None:
+def save(job: TrainingJob, seconds: float) -> None:
     """Keep the whole run as a checkpoint; every rank hands in its chains, the first one writes."""
     tree = {**job.trainer.tree(), "guard": job.guard.tree()}
     if job.trainer.ranks.first:

@@ -19,7 +19,7 @@ from nmln import checkpoint
 from nmln.errors import InputError
 from nmln.files import linked, only_one, refuse_links, write_lines
 from nmln.runs.data import Kind
-from nmln.runs.specification import Settings
+from nmln.runs.specification import SamplingSettings
 
 FORMAT = 2
 """Of working folders. Those of format 1 are named `parts`, and their settings have no number."""
@@ -49,7 +49,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Place:
+class SamplePlace:
     """Where samples go: a folder for molecules, else a name without an ending."""
 
     kind: Kind
@@ -143,7 +143,7 @@ def _is_empty(folder: Path) -> bool:
 
 
 @contextmanager
-def only_sampler(place: Place) -> Iterator[None]:
+def only_sampler(place: SamplePlace) -> Iterator[None]:
     """Be the only process that samples to a place; one that is so already may ask again.
 
     Nothing is left of the lock afterwards, nor of folders that were made for it in vain.
@@ -174,7 +174,7 @@ class Begun(NamedTuple):
     """What a working folder says of itself."""
 
     work: Path
-    settings: Settings
+    settings: SamplingSettings
     about: dict[str, Any]
     sources: tuple[Path, ...] = ()  # of parts that are joined
     overwrite: bool = True  # whether the user wants older results replaced; not known of format 1
@@ -186,8 +186,8 @@ class Begun(NamedTuple):
 
 
 def write_marker(
-    place: Place,
-    settings: Settings,
+    place: SamplePlace,
+    settings: SamplingSettings,
     about: dict[str, Any],
     sources: Sequence[Path] = (),
     overwrite: bool = False,
@@ -207,7 +207,7 @@ def write_marker(
     return Begun(place.work, settings, about, tuple(sources), overwrite)
 
 
-def read_marker(place: Place) -> Begun | None:
+def read_marker(place: SamplePlace) -> Begun | None:
     """What was begun at a place, if anything was; refuses what is damaged or was changed."""
     path = place.work / SETTINGS
     if not os.path.lexists(path):
@@ -226,7 +226,7 @@ def read_marker(place: Place) -> Begun | None:
     try:
         if written != FORMAT or type(written) is not int:
             raise ValueError("the format is not known")
-        settings, about = Settings.read(content.get("settings")), _about(content)
+        settings, about = SamplingSettings.read(content.get("settings")), _about(content)
         part, sources = content.get("part"), content.get("from")
         overwrite = content.get("overwrite", True)
         if part != (None if place.part is None else list(place.part)):
@@ -249,7 +249,7 @@ def _left_in(work: Path) -> list[Path]:
     return [one for one in inside(work) if one.is_file() and not re.fullmatch(_TEMPORARY, one.name)]
 
 
-def _read_earlier(place: Place) -> Begun | None:
+def _read_earlier(place: SamplePlace) -> Begun | None:
     """What a version of format 1 began; a folder of the same name that is not of sampling is ignored."""
     if place.earlier is None or place.earlier.is_symlink():
         return None
@@ -264,7 +264,9 @@ def _read_earlier(place: Place) -> Begun | None:
     if not {"samples", "chains", "burn_in"} & set(settings):
         return None
     try:
-        return Begun(place.earlier, Settings.read(settings, by_processes=True), _about(content))
+        return Begun(
+            place.earlier, SamplingSettings.read(settings, by_processes=True), _about(content)
+        )
     except ValueError as error:
         raise damaged(path, error) from None
 
@@ -292,7 +294,7 @@ def _digest(content: dict[str, Any]) -> str:
 # Clearing.
 
 
-def check_own(place: Place) -> None:
+def check_own(place: SamplePlace) -> None:
     """Refuse links and foreign files wherever sampling reads, writes or removes at a place."""
     for path in (place.work, *place.results()):
         if path.is_symlink():
@@ -311,7 +313,7 @@ def check_own(place: Place) -> None:
         check_graphs(place)
 
 
-def check_graphs(place: Place) -> None:
+def check_graphs(place: SamplePlace) -> None:
     """Refuse a folder in the place of graphs that has anything else in it."""
     if not place.target.is_dir():
         raise foreign(place.target)
@@ -339,7 +341,7 @@ def inside(folder: Path) -> list[Path]:
     return found
 
 
-def tidy(place: Place) -> None:
+def tidy(place: SamplePlace) -> None:
     """Finish a removal that was stopped halfway."""
     for work in (place.work, place.earlier):
         if work is not None and (work / FINISHED).is_file() and not work.is_symlink():
@@ -348,7 +350,7 @@ def tidy(place: Place) -> None:
         _clear(place, place.work)  # stopped before its settings were written
 
 
-def discard(place: Place, work: Path) -> None:
+def discard(place: SamplePlace, work: Path) -> None:
     """Remove a working folder that is done with, and those of parts joined here, by names of files.
 
     The marker is renamed first and goes last, so that a removal which is stopped can be finished.
@@ -366,7 +368,7 @@ def discard(place: Place, work: Path) -> None:
         work.rmdir()
 
 
-def _joined_here(place: Place, finished: Path) -> list[Place]:
+def _joined_here(place: SamplePlace, finished: Path) -> list[SamplePlace]:
     """The parts that a finished marker names, as far as they lie beside the samples."""
     try:
         sources = checkpoint.read_json(finished).get("from") or []
@@ -376,7 +378,7 @@ def _joined_here(place: Place, finished: Path) -> list[Place]:
     return [one for one in here if str(one.work.absolute()) in sources]
 
 
-def parts_in(place: Place, folder: Path | None = None) -> list[Place]:
+def parts_in(place: SamplePlace, folder: Path | None = None) -> list[SamplePlace]:
     """The parts of a sampling in a folder, by their names; beside the samples, unless it is named."""
     folder = place.home if folder is None else folder
     before = re.escape("" if place.kind == "molecules" else f"{place.output.name}.")
@@ -386,11 +388,11 @@ def parts_in(place: Place, folder: Path | None = None) -> list[Place]:
         for path in folder.iterdir():
             if match := re.fullmatch(rf"{before}part-([1-9]\d*)-of-([1-9]\d*)", path.name):
                 part = Part(int(match[1]), int(match[2]))
-                found.append(Place(place.kind, output, part))
+                found.append(SamplePlace(place.kind, output, part))
     return sorted(found, key=lambda one: one.part or Part(0, 0))
 
 
-def _clear(place: Place, work: Path) -> None:
+def _clear(place: SamplePlace, work: Path) -> None:
     """Remove all that sampling has written in a working folder but its marker of the end."""
     for path in inside(work):
         if path.is_dir() and not path.is_symlink():
@@ -407,7 +409,7 @@ def check_idle(work: Path) -> None:
             pass
 
 
-def unfinished(place: Place) -> list[Path]:
+def unfinished(place: SamplePlace) -> list[Path]:
     """The working folders at a place, whatever state they are in."""
     found = [place.work] if place.work.is_dir() else []
     try:

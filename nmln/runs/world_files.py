@@ -15,7 +15,7 @@ from nmln.formats.graphs import to_networkx
 from nmln.molecules.chemistry import atoms_of
 from nmln.runs.data import Kind
 from nmln.runs.sample_rows import reading, unlike
-from nmln.runs.specification import Settings
+from nmln.runs.specification import SamplingSettings
 from nmln.space import Space
 from nmln.worlds import to_text
 
@@ -36,7 +36,7 @@ def packed(space: Space, worlds: Integer[Tensor, "worlds groups"]) -> bytes:
 
 
 def read_worlds(
-    space: Space, settings: Settings, blocks: Sequence[Drawn]
+    space: Space, settings: SamplingSettings, blocks: Sequence[Drawn]
 ) -> Iterator[Integer[Tensor, " groups"]]:
     """All worlds in the order of their numbers; memory does not grow with how many they are."""
     size = len(packed(space, torch.zeros(1, space.groups, dtype=space.dtype)))

@@ -22,8 +22,8 @@ from nmln.types import Values
 
 
 @dataclass(frozen=True)
-class Place:
-    """Block `number` of `count`."""
+class BlockPlace:
+    """ReplicaBlock `number` of `count`."""
 
     number: int
     count: int
@@ -37,12 +37,12 @@ class Place:
         return training_seed + 7919 * self.number + 104729 * self.count + 1299709 * salt
 
 
-class Block:
+class ReplicaBlock:
     """The replicas of one block, its share of every minibatch, and the streams of both."""
 
     def __init__(
         self,
-        place: Place,
+        place: BlockPlace,
         potential: BasePotential,
         method: Method,
         config: Config,

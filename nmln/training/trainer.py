@@ -13,7 +13,7 @@ from nmln.config import Config
 from nmln.distributed import Ranks
 from nmln.errors import InputError
 from nmln.potentials.base import BasePotential, ScoreError, refuse_complex
-from nmln.training.blocks import Block, Place, put_gradient, take_gradient
+from nmln.training.blocks import BlockPlace, ReplicaBlock, put_gradient, take_gradient
 from nmln.training.chains import Followed
 from nmln.training.method import Method
 from nmln.training.objective import Phases, accumulate_gradient, accumulate_local_gradient
@@ -98,7 +98,7 @@ class Trainer:
         first, own = self.ranks.slice(count)
         self.block_count = count
         self.blocks = [
-            Block(Place(number, count), potential, self.method, config, worlds)
+            ReplicaBlock(BlockPlace(number, count), potential, self.method, config, worlds)
             for number in range(first, first + own)
         ]
 
@@ -159,7 +159,7 @@ class Trainer:
                 gradients.append(take_gradient(self.potential.parameters()))
         return phases, gradients
 
-    def _accumulate_block(self, block: Block) -> Phases:
+    def _accumulate_block(self, block: ReplicaBlock) -> Phases:
         minibatch = block.minibatch(self.step_number)
         if self.warming:
             return accumulate_local_gradient(self.potential, minibatch, block.data_rng)

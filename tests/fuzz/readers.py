@@ -289,7 +289,7 @@ def run_readers(folder: Path) -> dict[str, Reader]:
     (run / "likelihood.json").write_text(
         json.dumps({"test": -3.5, "test_error": 0.1, "log_z": 2.0})
     )
-    settings = pipeline.Settings("pubchem-10")
+    settings = pipeline.JobSettings("pubchem-10")
     pipeline.write_settings(run, settings)
 
     def tree(name: str) -> list[Any]:

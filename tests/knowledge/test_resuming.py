@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 from typer.testing import CliRunner, Result
 
 from nmln import checkpoint
-from nmln.cli.kb import Display, kb
+from nmln.cli.kb import KnowledgeDisplay, kb
 from nmln.errors import InputError, InterruptedRunError
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.potential import KnowledgePotential, Shape
@@ -137,15 +137,15 @@ def resume(run: Path, *more: str) -> Result:
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, epoch: int, number: signal.Signals) -> None:
     """Let a signal come while the display shows an epoch, once."""
-    shown = Display.__call__
+    shown = KnowledgeDisplay.__call__
 
-    def show(self: Display, step: Progress) -> None:
+    def show(self: KnowledgeDisplay, step: Progress) -> None:
         shown(self, step)
         if step.epoch == epoch:
-            monkeypatch.setattr(Display, "__call__", shown)
+            monkeypatch.setattr(KnowledgeDisplay, "__call__", shown)
             signal.raise_signal(number)
 
-    monkeypatch.setattr(Display, "__call__", show)
+    monkeypatch.setattr(KnowledgeDisplay, "__call__", show)
 
 
 def equal_runs(one: Path, other: Path) -> bool:

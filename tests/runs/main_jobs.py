@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from nmln.runs.pipeline import Settings
+from nmln.runs.pipeline import JobSettings
 
 MOLECULES = [
     "CCCC", "CC(C)C", "CCCO", "CC(C)O", "CCOC", "CCCN", "CC(C)N", "CCNC", "CN(C)C", "C=CCC",
@@ -29,7 +29,7 @@ def write_molecules(folder: Path, name: str = HOSTILE) -> Path:
     return path
 
 
-def small(data: Path, **changes: object) -> Settings:
-    """Settings of a job that takes a few seconds."""
+def small(data: Path, **changes: object) -> JobSettings:
+    """JobSettings of a job that takes a few seconds."""
     given: dict = {"samples": 300, "chains": 12, "burn_in": 5, **changes}
-    return Settings(str(data), 4, changes=CHANGES, **given)
+    return JobSettings(str(data), 4, changes=CHANGES, **given)

@@ -14,7 +14,7 @@ from nmln.model import Model
 from nmln.molecules import datasets
 from nmln.runs import sample as sampling
 from nmln.runs import sample_rows, stream
-from nmln.runs.stream import Job
+from nmln.runs.stream import SamplingJob
 from nmln.space import Space
 
 SMILES = ["CCOCC", "CCNCC", "CC(C)CO", "C1CC1CO", "CC(=O)CO", "OCCCN", "C#CCCO", "COCOC"]
@@ -47,7 +47,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return make_run(tmp_path / "run")
 
 
-def begin(run: Path, name: str, **wishes: Any) -> Job:
+def begin(run: Path, name: str, **wishes: Any) -> SamplingJob:
     options = {"count": 105, "chains": 10, "burn_in": 3, "thin": 2, **wishes}  # 25 sweeps
     more = {one: options.pop(one) for one in ("overwrite", "part", "about") if one in options}
     opened, wish = sampling.open_run(run), sampling.Wish(**options)

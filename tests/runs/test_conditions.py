@@ -13,18 +13,20 @@ from nmln.molecules.chemistry import ATOM, BOND, BONDS
 from nmln.molecules.scaffolds import scaffold_evidence
 from nmln.runs import stream
 from nmln.runs.conditions import Conditions, read_formula
-from nmln.runs.stream import Job, Settings
+from nmln.runs.stream import SamplingJob, SamplingSettings
 from tests.runs.sampling_runs import begin, make_run, read, run, summary
 
 __all__ = ["run"]  # a fixture
 
 
-def worlds(job: Job, level: int = -1) -> torch.Tensor:
+def worlds(job: SamplingJob, level: int = -1) -> torch.Tensor:
     rng = torch.Generator().manual_seed(0)
     return torch.cat([sweep.state.values[level] for sweep in stream.chains_of(job, 0, rng)])
 
 
-def atoms_and_bonds(job: Job, world: torch.Tensor) -> tuple[list[str], dict[tuple[int, int], str]]:
+def atoms_and_bonds(
+    job: SamplingJob, world: torch.Tensor
+) -> tuple[list[str], dict[tuple[int, int], str]]:
     space = job.model.space
     kinds = space.language[ATOM].values
     names = [kinds[value] for value in world[space.block(ATOM).groups].tolist()]
@@ -34,7 +36,7 @@ def atoms_and_bonds(job: Job, world: torch.Tensor) -> tuple[list[str], dict[tupl
     return names, found
 
 
-def joined_oxygens(job: Job, world: torch.Tensor) -> bool:
+def joined_oxygens(job: SamplingJob, world: torch.Tensor) -> bool:
     names, bonds = atoms_and_bonds(job, world)
     return any(b != "none" and names[i] == names[j] == "O" for (i, j), b in bonds.items())
 
@@ -130,13 +132,13 @@ def test_what_contradicts_itself_is_told_with_the_formula(
         stream.work(begin(run, "out", **wishes))
 
 
-def small_job(tmp_path: Path, formulas: tuple[str, ...]) -> Job:
+def small_job(tmp_path: Path, formulas: tuple[str, ...]) -> SamplingJob:
     run = make_run(tmp_path / f"small{len(formulas)}", smiles=["COC", "CCO", "OCO", "CCC"])
     model = load_run(run)
     conditions = Conditions(None, tuple(read_formula(model.space, text) for text in formulas))
-    settings = Settings.of(model, conditions, 16_000, block=400, chains=400, burn_in=20)
-    place = stream.Place("molecules", tmp_path / "out")
-    return Job(place, model, settings, folders=(tmp_path,))
+    settings = SamplingSettings.of(model, conditions, 16_000, block=400, chains=400, burn_in=20)
+    place = stream.SamplePlace("molecules", tmp_path / "out")
+    return SamplingJob(place, model, settings, folders=(tmp_path,))
 
 
 def test_a_weighted_formula_shifts_the_distribution_as_reweighting_does(tmp_path: Path) -> None:

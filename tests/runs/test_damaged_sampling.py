@@ -15,7 +15,7 @@ from nmln import checkpoint
 from nmln.model import load_run
 from nmln.runs import stream
 from nmln.runs import workspace as working
-from nmln.runs.specification import Settings
+from nmln.runs.specification import SamplingSettings
 from tests.runs.sampling_runs import TINY, begin, files, finished, leave, listing, make_run, run
 
 __all__ = ["run"]  # a fixture
@@ -208,6 +208,6 @@ def test_a_damaged_newest_checkpoint_is_made_again(run: Path) -> None:
 def test_settings_come_back_from_their_file(run: Path) -> None:
     job = begin(run, "out", **TINY, formulas=["1.5 atom(x, O)"], scaffold="CO*")
     assert stream.resume(job.folder, job.model).settings == job.settings
-    assert isinstance(job.settings, Settings)
+    assert isinstance(job.settings, SamplingSettings)
     content = json.loads((job.work / SETTINGS).read_text())
     assert content["format"] == working.FORMAT

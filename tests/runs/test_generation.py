@@ -281,7 +281,7 @@ def test_samples_without_their_blocks_are_not_spoiled(run: Path) -> None:
 def test_two_cannot_write_one_part(run: Path) -> None:
     job = begin(run, "out")
     with (
-        sample_rows.Rows(job.data(0)),
+        sample_rows.SampleFile(job.data(0)),
         pytest.raises(InputError, match="another process is sampling into this folder"),
     ):
         stream.work(job)

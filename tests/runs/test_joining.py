@@ -17,7 +17,7 @@ from nmln.model import load_run
 from nmln.runs import parts as joining
 from nmln.runs import sample as sampling
 from nmln.runs import stream
-from nmln.runs.specification import Settings
+from nmln.runs.specification import SamplingSettings
 from nmln.runs.workspace import Part
 from tests.runs.sampling_runs import (
     TINY,
@@ -35,7 +35,7 @@ __all__ = ["run"]  # a fixture
 TIMES = ("command", "processes", "seconds", "samples_per_second", "decoding_share")
 
 
-def draw(run: Path, name: str, part: Part, **wishes: Any) -> stream.Job:
+def draw(run: Path, name: str, part: Part, **wishes: Any) -> stream.SamplingJob:
     job = begin(run, name, part=part, about={"resume": f"again {part}"}, **{**TINY, **wishes})
     stream.work(job)
     return job
@@ -81,7 +81,9 @@ def test_two_processes_share_the_blocks(run: Path) -> None:
 
 def test_streams_of_blocks_and_seeds_have_nothing_in_common() -> None:
     seeds = {
-        Settings(9, seed=seed, block=5).stream(block) for seed in range(40) for block in range(9)
+        SamplingSettings(9, seed=seed, block=5).stream(block)
+        for seed in range(40)
+        for block in range(9)
     }
     assert len(seeds) == 360
     assert all(0 <= seed < 2**63 for seed in seeds)

@@ -27,13 +27,13 @@ from tests.runs.runs import equal, nmln, run_here, weights
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> pipeline.Outcome:
+def done(tmp_path_factory: pytest.TempPathFactory) -> pipeline.JobOutcome:
     """A whole job, to be looked at."""
     folder = tmp_path_factory.mktemp("job")
     return pipeline.run(folder / "out", small(write_molecules(folder)))
 
 
-def page_of(outcome: pipeline.Outcome) -> str:
+def page_of(outcome: pipeline.JobOutcome) -> str:
     return outcome.report.read_text(encoding="utf-8")
 
 
@@ -41,7 +41,7 @@ def titles(text: str) -> list[str]:
     return [unescape(title) for title in re.findall("<h2>(.*?)</h2>", text)]
 
 
-def test_the_page_has_all_its_parts(done: pipeline.Outcome) -> None:
+def test_the_page_has_all_its_parts(done: pipeline.JobOutcome) -> None:
     text = page_of(done)
     assert titles(text) == [
         "In short", "New molecules", "The most frequent of all",
@@ -56,14 +56,14 @@ def test_the_page_has_all_its_parts(done: pipeline.Outcome) -> None:
     assert "1 x another size (first in line 41: CCO has 3 heavy atoms.)" in text
 
 
-def test_nothing_from_outside_does_harm(done: pipeline.Outcome) -> None:
+def test_nothing_from_outside_does_harm(done: pipeline.JobOutcome) -> None:
     text = page_of(done)
     assert not {"script", "img", "link", "iframe"} & Reader(text).names
     assert f"New molecules from {HOSTILE}" in unescape(text)
     assert not re.search(r"(src|href)=.(http|//)|url\((?!#)|@import", text)
 
 
-def test_galleries_show_the_most_frequent_and_say_what_is_known(done: pipeline.Outcome) -> None:
+def test_galleries_show_the_most_frequent_and_say_what_is_known(done: pipeline.JobOutcome) -> None:
     split = json.loads((done.folder / "split.json").read_text())
     train = {MOLECULES[at] for at in split["train"]}
     with (done.folder / "samples" / "counts.csv").open() as file:
@@ -82,7 +82,7 @@ def test_galleries_show_the_most_frequent_and_say_what_is_known(done: pipeline.O
         assert (kind == "novel") == (smiles not in MOLECULES)
 
 
-def test_the_table_of_levels_is_that_of_the_rows(done: pipeline.Outcome) -> None:
+def test_the_table_of_levels_is_that_of_the_rows(done: pipeline.JobOutcome) -> None:
     with (done.folder / "evaluation" / "levels.csv").open() as file:
         table = list(csv.DictReader(file))
     assert [row["name"] for row in table] == ["0.3", "0.1", "0.02"]
@@ -96,7 +96,7 @@ def test_the_table_of_levels_is_that_of_the_rows(done: pipeline.Outcome) -> None
 
 
 @pytest.fixture
-def plain(monkeypatch: pytest.MonkeyPatch, done: pipeline.Outcome) -> None:
+def plain(monkeypatch: pytest.MonkeyPatch, done: pipeline.JobOutcome) -> None:
     """Jobs that draw nothing and write no page, which takes most of their time here."""
     monkeypatch.setattr(stream, "write_summary", lambda *_: [])
     monkeypatch.setattr(pipeline, "conclude", lambda *_: done)
@@ -104,7 +104,7 @@ def plain(monkeypatch: pytest.MonkeyPatch, done: pipeline.Outcome) -> None:
 
 @pytest.mark.usefixtures("plain")
 def test_a_job_that_was_stopped_goes_on_and_comes_to_the_same(
-    done: pipeline.Outcome, tmp_path: Path
+    done: pipeline.JobOutcome, tmp_path: Path
 ) -> None:
     folder, settings = tmp_path / "out", small(done.folder.parent / HOSTILE)
 
@@ -127,14 +127,14 @@ def test_a_job_that_was_stopped_goes_on_and_comes_to_the_same(
     assert not said, "all of it was finished"
 
 
-def test_other_settings_for_the_same_folder_are_refused(done: pipeline.Outcome) -> None:
+def test_other_settings_for_the_same_folder_are_refused(done: pipeline.JobOutcome) -> None:
     data = done.folder.parent / HOSTILE
     with pytest.raises(InputError, match=r"begun in this folder \(seed 0, not 3\)"):
         pipeline.begin(done.folder, small(data, seed=3))
     with pytest.raises(InputError, match="size 4, not 5"):
-        pipeline.begin(done.folder, pipeline.Settings(str(data), 5, samples=300))
+        pipeline.begin(done.folder, pipeline.JobSettings(str(data), 5, samples=300))
     with pytest.raises(InputError, match=r"model\.hidden 8, not by default"):
-        pipeline.begin(done.folder, pipeline.Settings(str(data), 4, samples=300))
+        pipeline.begin(done.folder, pipeline.JobSettings(str(data), 4, samples=300))
     assert pipeline.begin(done.folder, small(data, samples=None)) == small(data).located()
 
 
@@ -147,10 +147,10 @@ def test_a_folder_of_another_command_is_left_alone(tmp_path: Path) -> None:
 
 def test_what_holds_no_molecules_is_refused_with_the_commands_for_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nmln train 'my worlds.db', then nmln sample 'runs/my w"):
-        pipeline.run(tmp_path / "out", pipeline.Settings("my worlds.db"))
+        pipeline.run(tmp_path / "out", pipeline.JobSettings("my worlds.db"))
     (tmp_path / "few.smi").write_text("CCO\n")
     with pytest.raises(InputError, match="1 molecules cannot be split"):
-        pipeline.run(tmp_path / "out", pipeline.Settings(str(tmp_path / "few.smi")))
+        pipeline.run(tmp_path / "out", pipeline.JobSettings(str(tmp_path / "few.smi")))
     assert not (tmp_path / "out").exists()
 
 
@@ -172,12 +172,12 @@ def test_the_number_of_samples_fits_into_the_time_and_is_recorded(
 
 
 def test_minutes_and_steps_are_not_both_given() -> None:
-    assert pipeline.Settings().config().training.minutes == pipeline.MINUTES
-    assert pipeline.Settings(minutes=2).config().training.minutes == 2
-    steps = pipeline.Settings(changes={"training.steps": 5})
+    assert pipeline.JobSettings().config().training.minutes == pipeline.MINUTES
+    assert pipeline.JobSettings(minutes=2).config().training.minutes == 2
+    steps = pipeline.JobSettings(changes={"training.steps": 5})
     assert steps.config().training.minutes is None
     with pytest.raises(InputError, match="both say how long"):
-        pipeline.Settings(minutes=2, changes={"training.steps": 5}).config()
+        pipeline.JobSettings(minutes=2, changes={"training.steps": 5}).config()
 
 
 def test_the_training_is_an_ordinary_command(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_the_training_is_an_ordinary_command(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("plain")
 def test_the_command_of_the_page_repeats_the_job_to_the_bit(
-    done: pipeline.Outcome, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    done: pipeline.JobOutcome, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (command,) = re.findall("<pre>(nmln run .*?)</pre>", page_of(done), re.DOTALL)
     program, *words = shlex.split(unescape(command))
@@ -238,7 +238,7 @@ def test_whoever_stops_the_job_is_told_how_to_go_on_with_all_of_it(
 
 
 def test_the_page_does_not_promise_the_same_samples_of_other_processes(
-    done: pipeline.Outcome, tmp_path: Path
+    done: pipeline.JobOutcome, tmp_path: Path
 ) -> None:
     assert "The same once more, to the bit" in page_of(done)
     folder = tmp_path / "out"
@@ -254,7 +254,7 @@ def test_the_page_does_not_promise_the_same_samples_of_other_processes(
 
 
 def test_a_level_with_nothing_valid_has_no_shares(
-    done: pipeline.Outcome, capsys: pytest.CaptureFixture[str]
+    done: pipeline.JobOutcome, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nothing = float("nan")
     level = done.levels[0]
@@ -283,7 +283,7 @@ def test_two_processes_do_the_whole_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("plain")
-def test_sampling_that_was_begun_is_gone_on_with(done: pipeline.Outcome, tmp_path: Path) -> None:
+def test_sampling_that_was_begun_is_gone_on_with(done: pipeline.JobOutcome, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     shutil.copytree(done.folder, folder)
     shutil.rmtree(folder / "samples")

@@ -171,7 +171,7 @@ def test_a_language_is_refused_where_data_have_their_own(
     (tmp_path / "l.mln").write_text("smokes(person)\n")
     told = nmln("train", "m.smi", "--language", "l.mln", "--processes", "1", "--steps", "1")
     assert "m.smi: a language is for worlds in .db files" in told
-    old = pipeline.Settings(data=str(tmp_path / "m.smi")).config().data
+    old = pipeline.JobSettings(data=str(tmp_path / "m.smi")).config().data
     assert sources.load(old).kind == "molecules"
 
 
@@ -253,7 +253,7 @@ LONG = "9" * 5_000
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("data", "fetch", f"qm9-{LONG}"), "no set that can be fetched"),
+        (("data", "fetch", f"qm9-{LONG}"), "not a set that can be fetched"),
         (("data", "info", f"qm9-{LONG}"), "are not known here"),
         (("train", f"qm9-{LONG}", "--output", "out", "--processes", "1"), "name too long"),
         (("train", "m.smi", "--set", f"training.steps={LONG}"), "training.steps"),

@@ -66,7 +66,7 @@ def test_another_split_is_refused_by_every_command_that_reads_the_data(
         done = here(*arguments)
         assert done.code == 2
         assert len(done.lines) == 1
-        assert f"error: {path}: this is not the split that the run began with" in done.lines[0]
+        assert f"error: {path}: this is not the split that the run started with" in done.lines[0]
 
 
 def test_a_split_with_a_new_hash_in_the_head_does_not_fit_the_checkpoints(
@@ -180,7 +180,7 @@ def test_data_that_have_moved_are_named_again(
     job = training.begin(folder, settings(people, training__steps=6))
 
     class Stop:
-        def on_start(self, job: training.Job) -> None: ...
+        def on_start(self, job: training.TrainingJob) -> None: ...
 
         def on_step(self, metrics: Any, quality: dict[str, float]) -> None:
             if metrics.step == 4:
@@ -206,7 +206,7 @@ def test_data_that_have_moved_are_named_again(
     head = (folder / "config.json").read_bytes()
     done = here("train", "--resume", folder, "--data", wrong)
     assert done.code == 2
-    assert f"the data {wrong} are not those that this run began with" in done.lines[-1]
+    assert f"the data {wrong} are not those that this run started with" in done.lines[-1]
     assert (folder / "config.json").read_bytes() == head
 
     monkeypatch.chdir(place)
@@ -236,7 +236,7 @@ def test_a_main_job_goes_on_with_data_that_have_moved(
     data.rename(now)
     wrong = tmp_path / "wrong.smi"
     wrong.write_text("CCCC\nCCCO\nCCCN\n")
-    with pytest.raises(InputError, match="not those that this run began with"):
+    with pytest.raises(InputError, match="not those that this run started with"):
         pipeline.begin(folder, small(wrong))
     assert pipeline.begin(folder, small(now)).data == str(now.resolve())
     assert pipeline.begin(folder, small(now)).data == str(now.resolve())

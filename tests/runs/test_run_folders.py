@@ -166,7 +166,7 @@ def test_a_second_training_in_a_folder_is_refused_and_changes_nothing(
     go, gone = os.pipe()
 
     class Wait:
-        def on_start(self, job: training.Job) -> None: ...
+        def on_start(self, job: training.TrainingJob) -> None: ...
 
         def on_step(self, metrics: Any, quality: dict[str, float]) -> None:
             if metrics.step == 3:

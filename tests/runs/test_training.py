@@ -46,7 +46,7 @@ def test_resuming_gives_the_run_that_was_not_interrupted(people: Path, steps: in
     job = training.begin(part, settings(people))
 
     class Stop:
-        def on_start(self, job: training.Job) -> None: ...
+        def on_start(self, job: training.TrainingJob) -> None: ...
 
         def on_step(self, metrics, quality) -> None:
             if metrics.step == steps + 1:
@@ -102,7 +102,7 @@ def test_two_processes_do_not_train_one_run(people: Path) -> None:
 def test_data_that_have_changed_are_noticed(people: Path) -> None:
     folder = whole_run(people)
     people.write_text("friends(Anna, Zoe)\n")
-    with pytest.raises(InputError, match="not those that this run began with"):
+    with pytest.raises(InputError, match="not those that this run started with"):
         training.resume(folder)
 
 
@@ -117,7 +117,7 @@ def test_data_in_another_order_are_noticed_wherever_the_split_counts(people: Pat
         lambda: likelihood.run(folder, chains=4, steps=5, sweeps=5),
         lambda: combining.combine([folder, other], people.parent / "both", 2),
     ):
-        with pytest.raises(InputError, match="not those that this run began with"):
+        with pytest.raises(InputError, match="not those that this run started with"):
             use()
     assert not (people.parent / "both").exists()
     people.write_text("\r\n---\r\n".join(worlds))  # the same, written otherwise

@@ -13,12 +13,12 @@ from nmln.errors import InputError
 from nmln.runs import tensorboard as watching
 from nmln.runs import train as training
 from nmln.runs.tensorboard import Several, TensorBoard
-from nmln.runs.train import Job, begin
+from nmln.runs.train import TrainingJob, begin
 from nmln.training import Metrics
 from tests.runs.test_reporting import settings
 
 
-def job(folder: Path, steps: int = 8) -> Job:
+def job(folder: Path, steps: int = 8) -> TrainingJob:
     config = settings(folder, training__steps=steps, training__checkpoint_seconds=0)
     return begin(folder / "run", config)
 
@@ -45,7 +45,7 @@ class Collector:
         self.steps: list[int] = []
         self.stop_at = stop_at
 
-    def on_start(self, job: Job) -> None: ...
+    def on_start(self, job: TrainingJob) -> None: ...
 
     def on_step(self, metrics: Metrics, quality: dict[str, float]) -> None:
         self.steps.append(metrics.step)

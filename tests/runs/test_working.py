@@ -15,7 +15,7 @@ from nmln.files import only_one
 from nmln.model import load_run
 from nmln.runs import stream
 from nmln.runs import workspace as working
-from nmln.runs.specification import Settings
+from nmln.runs.specification import SamplingSettings
 from tests.runs.sampling_runs import (
     TINY,
     begin,
@@ -39,7 +39,7 @@ def treasure(tmp_path: Path) -> Path:
     return path
 
 
-def stopped(run: Path, name: str, **wishes: Any) -> stream.Job:
+def stopped(run: Path, name: str, **wishes: Any) -> stream.SamplingJob:
     """Sampling that was stopped in its first block."""
     job = begin(run, name, **{**TINY, **wishes})
     with pytest.raises(InterruptedRunError):
@@ -300,7 +300,7 @@ def test_where_another_process_samples_nothing_changes(
 
 
 def test_the_lock_is_gone_with_its_holder(run: Path) -> None:
-    place = working.Place("molecules", run.parent / "a" / "b")
+    place = working.SamplePlace("molecules", run.parent / "a" / "b")
     with working.only_sampler(place):
         assert place.lock.exists()
         with pytest.raises(InputError, match="another process"), only_one(place.lock, "sampling"):
@@ -389,11 +389,11 @@ def test_killed_while_it_finishes_it_ends_with_the_same_files(
 # Working folders of earlier versions.
 
 
-def begun_before(run: Path, name: str, **changes: Any) -> stream.Job:
+def begun_before(run: Path, name: str, **changes: Any) -> stream.SamplingJob:
     """What a version without blocks of a fixed size left: a part for each of its two processes."""
-    place = working.Place("molecules", run.parent / name)
+    place = working.SamplePlace("molecules", run.parent / name)
     new = begin(run, "blueprint", **TINY)
-    old = Settings(**{**vars(new.settings), "parts": 2, "block": 0})
+    old = SamplingSettings(**{**vars(new.settings), "parts": 2, "block": 0})
     content = {name: value for name, value in vars(old).items() if name not in ("block", "kind")}
     text = {"settings": {**content, **changes}, "about": {"resume": "again"}}
     working.write_lines(place.home / "parts" / "settings.json", [working.json.dumps(text)])
