@@ -52,9 +52,9 @@ class Plan:
             ("moves", self.moves, 1),
         ):
             if number is not None and number < least:
-                raise InputError(f"{name} must be at least {least}, but is {number}.")
+                raise InputError(f"{name} must be at least {least}, got {number}.")
         if self.error is not None and not self.error > 0:
-            raise InputError(f"the error to reach must be positive, but is {self.error}.")
+            raise InputError(f"the error to reach must be positive, got {self.error}.")
         names = (COLOURED, *KERNELS)
         if self.kernel is not None and self.kernel not in names:
             raise InputError(

@@ -59,9 +59,7 @@ def searched(
     what comes back satisfies them. If no restart finds such a world, an error names a formula.
     """
     if restarts < 1 or steps < 1:
-        raise InputError(
-            f"a search takes at least one restart and step, but was given {restarts} and {steps}."
-        )
+        raise InputError(f"restarts and steps must be at least 1, got {restarts} and {steps}.")
     space = target.space
     values = uniform(space, 1, restarts, rng, evidence)
     kernel = kernel_for(crossable, evidence, None)
