@@ -26,12 +26,12 @@ def test_every_public_name_is_there() -> None:
         (
             's = nmln.Space(nmln.Language(nmln.predicate("p", "a")), {"a": 2});'
             "nmln.GraphPotential(s, 1).score(s.enumerate()[None].float())",
-            "values are integers, one category per group, but these are torch.float32",
+            "values must be integers, one category per group, got torch.float32",
         ),
         (
             's = nmln.Space(nmln.Language(nmln.predicate("p", "a")), {"a": 2});'
             "v = s.enumerate()[None]; nmln.GraphPotential(s, 1).score_alternatives(v, v[0].long())",
-            "in the shape (levels, chains) = (1, 4); given: (4, 2)",
+            "in the shape (levels, chains) = (1, 4), got (4, 2)",
         ),
     ],
 )

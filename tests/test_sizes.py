@@ -397,7 +397,7 @@ def test_complex_weights_of_a_saved_model_are_refused(tmp_path: Path) -> None:
     name = next(name for name, tensor in tensors.items() if tensor.is_floating_point())
     save_model(tmp_path / "bad", {**tensors, name: tensors[name].to(torch.complex64)}, content)
     with pytest.raises(
-        InputError, match=f"weights are real numbers, but {name} is torch.complex64"
+        InputError, match=f"weights must be real numbers, but {name} is torch.complex64"
     ):
         Model.load(tmp_path / "bad")
 
@@ -406,7 +406,7 @@ def test_complex_scores_are_refused() -> None:
     rotating = OneHotPotential(SPACE, lambda onehot: onehot.sum(-1) * 1j)
     with pytest.raises(InputError, match="must return floating-point scores"):
         rotating.score(SPACE.enumerate()[:3][None])
-    with pytest.raises(InputError, match="scores are real numbers, but OneHotPotential gives"):
+    with pytest.raises(InputError, match="real numbers, but OneHotPotential gives"):
         rotating._check_real(torch.zeros(2, dtype=torch.complex64))
     rotating._check_real(torch.zeros(2))
 

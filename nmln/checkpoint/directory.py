@@ -1,4 +1,4 @@
-"""One directory of tensors and JSON: put in place in one step, and checked when it is read."""
+"""One directory of tensors and JSON: written atomically, verified when it is read."""
 
 import errno
 import hashlib
@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from nmln.errors import InputError
+from nmln.errors import InputError, Kind
 from nmln.trees import RESERVED
 
 if sys.platform != "win32":
@@ -39,18 +39,22 @@ _DTYPES = (
 
 
 class DamagedError(Exception):
-    """What is wrong with a saved directory: a clause that begins with the path."""
+    """A saved directory cannot be used; the message is a clause that starts with the path."""
+
+    def __init__(self, message: str, kind: Kind = "damaged") -> None:
+        super().__init__(message)
+        self.kind: Kind = kind
 
 
 class Payload(NamedTuple):
-    """What is to be written, in the form that the files have."""
+    """Content to be written, in the form of the files."""
 
     tensors: dict[str, Tensor]
     content: bytes
 
 
 class Saved(NamedTuple):
-    """What was read, all hashes verified, on the CPU, and the version of the package that wrote it."""
+    """Content that was read, all hashes verified, on the CPU, and the package version that wrote it."""
 
     tensors: dict[str, Tensor]
     content: dict[str, Any]
@@ -66,10 +70,10 @@ def prepare(tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> Payloa
 
 
 def hidden(target: Path, kind: str) -> Path:
-    """A neighbour of `target` for passing states.
+    """A hidden path beside `target` for temporary states.
 
-    `partial`: being written or removed, and worthless once its writer is gone. `replaced`: waiting for
-    its successor to be in place, and valid as long as there is none.
+    `partial`: being written or removed, and worthless once its writer has died. `replaced`: kept until
+    its successor is in place, and valid as long as there is none.
     """
     return target.with_name(f".{target.name}.{kind}")
 
@@ -78,8 +82,8 @@ def hidden(target: Path, kind: str) -> Path:
 def writing(parent: Path, names: str) -> Iterator[None]:
     """Be the only writer in a directory, and remove what dead writers of `names` left.
 
-    The lock lies on the directory itself and the system lifts it when its holder dies, so whatever is
-    hidden here belongs to a dead one. Failures of the disk become errors that name a cure.
+    The lock is on the directory itself and the system releases it when its holder dies, so every hidden
+    entry found here belongs to a dead writer. Failures of the disk become errors that say what to do.
     """
     try:
         if not parent.is_dir():
@@ -95,14 +99,16 @@ def writing(parent: Path, names: str) -> Iterator[None]:
                     _tidy(parent, names)
     except OSError as error:
         message = f"{explain(error, _visible(error))} What was saved here before is untouched."
-        raise InputError(message, str(parent)) from error
+        raise InputError(message, str(parent), kind="system") from error
 
 
 def write(target: Path, payload: Payload, step: int | None, version: str) -> None:
     """Write a directory beside `target` and put it in its place; to be called while `writing`."""
     if os.path.lexists(target) and not stat.S_ISDIR(target.lstat().st_mode):
         raise InputError(
-            "a file or link stands where a directory must be. Move it away.", str(target)
+            "a file or link stands where a directory must be. Move it away.",
+            str(target),
+            kind="exists",
         )
     partial = hidden(target, "partial")
     partial.mkdir()
@@ -127,10 +133,10 @@ def write(target: Path, payload: Payload, step: int | None, version: str) -> Non
 
 
 def check(directory: Path, step: int | None = None) -> dict[str, Any]:
-    """The manifest of a directory, if that is sound and the files have their sizes; cheap.
+    """The manifest of a directory, after a cheap check of the manifest and of the file sizes.
 
-    Raises a `DamagedError` otherwise, and an `InputError` if a newer format wrote it. With `step`, the
-    manifest must be of that step.
+    Raises a `DamagedError` if the check fails, and an `InputError` if a newer format wrote it. With
+    `step`, the manifest must be of that step.
     """
     if not stat.S_ISDIR(_status(directory).st_mode):
         raise DamagedError(f"{directory} is a link or a file, not a directory")
@@ -153,7 +159,7 @@ def check(directory: Path, step: int | None = None) -> dict[str, Any]:
 
 
 def read(directory: Path, step: int | None = None) -> Saved:
-    """Everything in a directory, after `check` and all hashes."""
+    """Everything in a directory, after `check` and the verification of all hashes."""
     manifest = check(directory, step)
     for name, stamp in manifest["files"].items():
         with _reading(directory / name):
@@ -171,27 +177,29 @@ def _check_version(directory: Path, manifest: Mapping[str, Any]) -> None:
     """Refuse newer formats. They may differ in all but this: the manifest's `format` is an integer."""
     written, version = manifest.get("format"), str(manifest.get("nmln"))
     if not isinstance(written, int) or written < 1:
-        raise DamagedError(f"{directory / MANIFEST} does not say its format")
+        raise DamagedError(f"{directory / MANIFEST} does not state its format")
     if written > FORMAT:
         raise InputError(
             f"this was written in format {written} by nmln {version[:40]!r}, but nmln {VERSION} "
             f"reads formats up to {FORMAT}. Upgrade nmln, or move this directory away.",
             str(directory),
+            kind="version",
         )
 
 
 def _independent(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors as the file format wants them: on the CPU, contiguous, no two in one memory."""
+    """The tensors as the file format needs them: on the CPU, contiguous, without shared memory."""
     ready: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, tensor in tensors.items():
         if name == RESERVED or re.search("[\ud800-\udfff]", name):
-            raise InputError(f"{name!r} cannot be the name of a tensor. Rename it.")
+            raise InputError(f"{name!r} cannot be the name of a tensor. Rename it.", token=name)
         dtype = str(tensor.dtype).removeprefix("torch.")
         if tensor.layout != torch.strided or tensor.is_meta or dtype not in _DTYPES.split(", "):
             raise InputError(
                 f"only dense tensors of {_DTYPES} can be saved, but {name} is "
-                f"{dtype}, {tensor.layout} on {tensor.device}. Convert it with to() or to_dense()."
+                f"{dtype}, {tensor.layout} on {tensor.device}. Convert it with to() or to_dense().",
+                token=name,
             )
         tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
         if tensor.untyped_storage().data_ptr() in storages:
@@ -208,12 +216,13 @@ def _to_json(content: Mapping[str, Any]) -> bytes:
             raise ValueError("in JSON keys are strings and tuples become lists")
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(
-            f"content must come back from JSON as it was, but: {error}. Let flatten make the content."
+            f"content must come back from JSON unchanged, but: {error}. Make the content with flatten."
         ) from error
     if len(text) > _MOST_BYTES[CONTENT]:
         raise InputError(
-            f"content may take {_MOST_BYTES[CONTENT]} bytes as JSON, but takes {len(text)}. Move long "
-            "lists of numbers into tensors."
+            f"content must take at most {_MOST_BYTES[CONTENT]} bytes as JSON, got {len(text)}. Move "
+            "long lists of numbers into tensors.",
+            kind="size",
         )
     return text.encode("ascii")
 
@@ -230,7 +239,9 @@ def _tidy(parent: Path, names: str) -> None:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    if sys.platform == "win32":  # has no such lock: one writer per folder is up to the user
+    if (
+        sys.platform == "win32"
+    ):  # has no such lock: the user must take care of one writer per folder
         yield
         return
     handle = os.open(directory, os.O_RDONLY)
@@ -246,6 +257,7 @@ def _locked(directory: Path) -> Iterator[None]:
                         f"another process has been saving here for {_PATIENCE:.0f} s. Stop it, or give "
                         "each run a folder of its own.",
                         str(directory),
+                        kind="busy",
                     ) from None
                 time.sleep(0.02)
             except OSError:  # some network file systems cannot lock a directory
@@ -256,7 +268,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _synchronise(directory: Path) -> None:
-    """See to it that the names in a directory are on disk."""
+    """Flush the names in a directory to disk."""
     if sys.platform != "win32":  # which cannot open directories
         handle = os.open(directory, os.O_RDONLY)
         try:
@@ -266,7 +278,7 @@ def _synchronise(directory: Path) -> None:
 
 
 def _visible(error: OSError) -> Path | None:
-    """The path that an error names, as it will be called once it is written."""
+    """The path that an error names, under its final name."""
     if not isinstance(error.filename, str):
         return None
     parts = [
@@ -276,7 +288,7 @@ def _visible(error: OSError) -> Path | None:
 
 
 def explain(error: OSError, path: Path | None = None) -> str:
-    """What is wrong with the disk, and the cure; `path` if the error names a passing file."""
+    """What is wrong with the disk and what to do; `path` replaces a temporary file in the error."""
     place = path or error.filename or "a file"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full. Free some space or name a folder on another disk."
@@ -299,20 +311,20 @@ def _stamp(path: Path, flush: bool = False) -> dict[str, str | int]:
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:
-    """The hash of the manifest's own fields, so that a flipped bit in these shows too."""
+    """The hash of the manifest's own fields, so that a flipped bit in them is detected too."""
     fields = {name: value for name, value in manifest.items() if name != "digest"}
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Whatever reading this file runs into is a damage of the file."""
+    """Turn every failure to read this file into a `DamagedError`."""
     try:
         yield
     except (DamagedError, InputError):
         raise
     except FileNotFoundError:
-        raise DamagedError(f"{path} is missing") from None
+        raise DamagedError(f"{path} is missing", kind="missing") from None
     except OSError as error:
         raise DamagedError(f"{path} cannot be read: {error.strerror or error}") from error
     except RecursionError:
@@ -332,11 +344,11 @@ def _reading(path: Path) -> Iterator[None]:
 def _status(path: Path) -> os.stat_result:
     with _reading(path):
         return path.lstat()
-    raise AssertionError  # `_reading` lets nothing pass
+    raise AssertionError  # not reached: `_reading` suppresses no error
 
 
 def _regular_size(path: Path) -> int:
-    """The size of a file that is really one: no link that leads elsewhere, no pipe that blocks."""
+    """The size of a regular file; refuses links, which lead elsewhere, and pipes, which block."""
     status = _status(path)
     if not stat.S_ISREG(status.st_mode):
         raise DamagedError(f"{path} is a link or a device, not a regular file")
@@ -344,7 +356,7 @@ def _regular_size(path: Path) -> int:
 
 
 def parse(path: Path) -> dict[str, Any]:
-    """The object in a JSON file: a regular file of a size that fits into memory."""
+    """The object in a JSON file, which must be a regular file that fits into memory."""
     most = _MOST_BYTES.get(path.name, _MOST_BYTES[CONTENT])
     if (size := _regular_size(path)) > most:
         raise DamagedError(f"{path} has {size} bytes, more than the {most} allowed")
@@ -353,8 +365,8 @@ def parse(path: Path) -> dict[str, Any]:
         if not isinstance(content, dict):
             raise ValueError("it must hold an object")
         return content
-    raise AssertionError  # `_reading` lets nothing pass
+    raise AssertionError  # not reached: `_reading` suppresses no error
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not valid JSON")

@@ -31,15 +31,15 @@ _STEPS = "step-[0-9]{9,}"
 
 
 class CheckpointWarning(UserWarning):
-    """A damaged checkpoint was passed over for an older one."""
+    """A damaged checkpoint was skipped and an older one was taken."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """The state of a run after `step`, all hashes verified, on the CPU.
 
-    `version` is that of the package that wrote it; `skipped` says of each newer checkpoint why it was
-    passed over.
+    `version` is that of the package that wrote it; `skipped` has the reason why each newer checkpoint
+    was skipped.
     """
 
     step: int
@@ -61,15 +61,15 @@ def save(
 ) -> Path:
     """Add a checkpoint to a run folder, in place of one of the same step, and return its directory.
 
-    When this returns, the checkpoint is on disk. Killed at any moment, it leaves the checkpoints that
-    were there, with or without the new one. Of the new one and sound ones of earlier steps the last
-    `keep` remain; later steps are left alone, see `discard_after`. What dead writers left is removed.
+    When this returns, the checkpoint is on disk. If it is killed, the earlier checkpoints remain, with
+    or without the new one. Of the new one and the sound ones of earlier steps the last `keep` remain;
+    later steps stay, see `discard_after`. Leftovers of dead writers are removed.
 
     Tensors come back with the same bits, dtype and shape, each with memory of its own.
     """
     if step < 0 or keep < 1:
         raise InputError(
-            f"step must be 0 or more and keep 1 or more, but they are {step} and {keep}."
+            f"step must be 0 or more and keep must be 1 or more, got {step} and {keep}."
         )
     payload = prepare(tensors, content)
     _directories(folder)  # refuses a link before anything is written
@@ -84,7 +84,7 @@ def save(
 
 
 def discard_after(folder: str | Path, step: int) -> None:
-    """Remove the checkpoints of later steps, so that a run can go on from this one."""
+    """Remove the checkpoints of later steps, so that a run can continue from this one."""
     if any(at > step for at in _directories(folder)):
         with writing(Path(folder) / "checkpoints", _STEPS):
             _remove(path for at, path in _directories(folder).items() if at > step)
@@ -93,7 +93,7 @@ def discard_after(folder: str | Path, step: int) -> None:
 def load(folder: str | Path, step: int | None = None) -> Checkpoint:
     """The newest checkpoint whose hashes verify, or the one of `step` and no other.
 
-    Damaged ones are passed over with a `CheckpointWarning`; one of a newer format is an error.
+    Damaged ones are skipped with a `CheckpointWarning`; one of a newer format is an error.
     """
     found = _directories(folder)
     if not found:
@@ -101,12 +101,15 @@ def load(folder: str | Path, step: int | None = None) -> Checkpoint:
             "there is no checkpoint here. Train first (nmln train), or name the folder of a run: the "
             "one that holds checkpoints/.",
             str(folder),
+            kind="missing",
         )
     if step is not None and step not in found:
         raise InputError(
             f"there is no checkpoint of step {step}, only of {', '.join(map(str, sorted(found)))}. "
             "Name one of these, or none for the newest.",
             str(folder),
+            token=str(step),
+            kind="missing",
         )
     skipped: list[str] = []
     for at in sorted(found, reverse=True) if step is None else [step]:
@@ -119,12 +122,13 @@ def load(folder: str | Path, step: int | None = None) -> Checkpoint:
             message = f"going back to the checkpoint of step {at}: {' '.join(skipped)}"
             warnings.warn(message, CheckpointWarning, stacklevel=2)
         return Checkpoint(at, saved.tensors, saved.content, found[at], saved.version, skipped)
-    if _directories(folder) != found:  # a writer has moved on meanwhile
+    if _directories(folder) != found:  # a writer has changed the folder meanwhile
         return load(folder, step)
     raise InputError(
         f"no checkpoint can be used: {' '.join(skipped)} Restore the folder "
         "from a copy, or train again.",
         str(folder),
+        kind="damaged",
     )
 
 
@@ -144,11 +148,11 @@ def saved_steps(folder: str | Path) -> list[int]:
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
-    """What another file of a run folder says, read as warily as a checkpoint."""
+    """The content of another JSON file of a run folder, read as carefully as a checkpoint."""
     try:
         return parse(Path(path))
     except DamagedError as error:
-        raise InputError(f"{error}. Restore it from a copy.") from None
+        raise InputError(f"{error}. Restore it from a copy.", kind=error.kind) from None
 
 
 def save_model(
@@ -160,7 +164,7 @@ def save_model(
 ) -> None:
     """Write one directory that holds a finished model, as safely as a checkpoint.
 
-    An earlier model of this name is replaced; a directory with anything else in it is refused.
+    An earlier model of this name is replaced; a directory that holds other files is refused.
     """
     payload = prepare(tensors, content)
     target = Path(os.path.abspath(path))
@@ -168,9 +172,11 @@ def save_model(
         others = {entry.name for entry in target.iterdir()} if target.is_dir() else set()
         if others := sorted(others - {TENSORS, CONTENT, MANIFEST}):
             raise InputError(
-                f"this directory would be replaced, but {others[0]} in it is no part of a model. "
-                "Name a new one.",
+                f"only a saved model may be replaced, but {others[0]} here is not a part of one. "
+                "Name a new directory.",
                 str(path),
+                token=others[0],
+                kind="exists",
             )
         write(target, payload, None, version)
 
@@ -189,21 +195,24 @@ def load_model(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             target, "replaced"
         )  # left by a writer that died while it replaced the model
         if not os.path.lexists(target):
-            raise InputError("there is no such model. Check the path.", str(path))
+            raise InputError("there is no such model. Check the path.", str(path), kind="missing")
     try:
         saved = read(target)
     except DamagedError as error:
-        raise InputError(f"{error}. Save the model again or fetch another copy.") from None
+        raise InputError(
+            f"{error}. Save the model again or fetch another copy.", kind=error.kind
+        ) from None
     return saved.tensors, saved.content
 
 
 def _directories(folder: str | Path) -> dict[int, Path]:
-    """Where the checkpoint of each step is, whole or damaged."""
+    """The directory of the checkpoint of each step, whole or damaged."""
     parent = Path(folder) / "checkpoints"
     if parent.is_symlink():
         raise InputError(
             "links within a run folder are not followed. Link the run folder as a whole.",
             str(parent),
+            kind="unsupported",
         )
     found: dict[int, Path] = {}
     with suppress(FileNotFoundError, NotADirectoryError):
@@ -221,6 +230,6 @@ def _is_sound(directory: Path, step: int) -> bool:
 
 
 def _remove(directories: Iterable[Path]) -> None:
-    """Hide directories in one step each; what is hidden is deleted when the writing ends."""
+    """Hide directories, each atomically; hidden ones are deleted when the writing ends."""
     for directory in directories:
         os.rename(directory, hidden(directory, "partial"))

@@ -1,4 +1,4 @@
-"""What comes back: numbers with their errors, and sentences where they are not to be trusted."""
+"""Answers: numbers with standard errors, and warnings where they are not reliable."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import torch
 
 from nmln.diagnostics import GOOD_RHAT, Diagnostics
 
-FEW = 100  # effective draws below which an error is not to be trusted
+FEW = 100  # effective draws below which a standard error is not reliable
 ROUNDING = 1e-3  # nats of rounding in a score above which a warning is given
 
 
@@ -31,7 +31,7 @@ class Answer:
 
     @property
     def doubtful(self) -> bool:
-        """Whether its own diagnostics speak against it."""
+        """Whether its diagnostics show that it is not reliable."""
         if self.exact:
             return False
         return isnan(self.rhat) or self.rhat >= GOOD_RHAT or isnan(self.ess) or self.ess < FEW
@@ -47,7 +47,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers in the order of the queries, how they were found, and what speaks against them."""
+    """The answers in the order of the queries, how they were found, and warnings about them."""
 
     answers: tuple[Answer, ...]
     method: str  # a sentence
@@ -77,7 +77,7 @@ class Answers:
 
 
 def lost_digits(largest: float, dtype: torch.dtype) -> list[str]:
-    """A warning where scores are so large that their own rounding hides what tells worlds apart."""
+    """A warning where scores are so large that rounding hides differences between worlds."""
     rounding = largest * torch.finfo(dtype).eps
     if rounding <= ROUNDING:
         return []
@@ -91,7 +91,7 @@ def lost_digits(largest: float, dtype: torch.dtype) -> list[str]:
 def warnings_about(
     answers: tuple[Answer, ...], findings: list[str], error: float | None
 ) -> list[str]:
-    """What is wrong with sampled answers, in words, the worst first."""
+    """Warnings about sampled answers, the worst first."""
     said: list[str] = []
     doubtful = sorted((one for one in answers if one.doubtful), key=_badness, reverse=True)
     if doubtful:

@@ -1,4 +1,4 @@
-"""Answers by chains: means over worlds of the target level, with honest errors."""
+"""Answers by chains: means over worlds of the target level, with standard errors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,24 +24,24 @@ from nmln.sampler import sample
 from nmln.types import Kernel, Sweep
 
 COLOURED = "coloured"
-_FIRST_LOOK = 100  # sweeps after which the errors are looked at for the first time
-_MOVES = 10  # in a sweep, of kernels that change one group at a time
-_KEEP = 1000  # numbers kept of every trace
+_FIRST_LOOK = 100  # sweeps before the errors are checked for the first time
+_MOVES = 10  # per sweep, of kernels that change one group at a time
+_KEEP = 1000  # numbers kept per trace
 
 
 @dataclass(frozen=True)
 class Plan:
     """How long chains run. They stop as soon as every standard error is at most `error`.
 
-    With `error` None they run for all `sweeps`. A kernel without a name is Gibbs in classes where the
-    potential tells which groups are independent, and one that follows the slopes otherwise.
+    With `error` None they run for all `sweeps`. Without a `kernel`, Gibbs in classes is used where the
+    potential knows which groups are independent, and a kernel that uses slopes otherwise.
     """
 
     chains: int = 40
     burn_in: int = 100
     sweeps: int = 20_000  # at most, after the burn-in
     error: float | None = 0.01
-    moves: int | None = None  # in a sweep; 1 for Gibbs in classes, else 10
+    moves: int | None = None  # per sweep; 1 for Gibbs in classes, else 10
     kernel: str | None = None
 
     def __post_init__(self) -> None:
@@ -52,16 +52,20 @@ class Plan:
             ("moves", self.moves, 1),
         ):
             if number is not None and number < least:
-                raise InputError(f"{name} must be at least {least}, but is {number}.")
+                raise InputError(f"{name} must be at least {least}, got {number}.")
         if self.error is not None and not self.error > 0:
-            raise InputError(f"the error to reach must be positive, but is {self.error}.")
+            raise InputError(f"the error to reach must be positive, got {self.error}.")
         names = (COLOURED, *KERNELS)
         if self.kernel is not None and self.kernel not in names:
-            raise InputError(f"there is no kernel {self.kernel!r}. Take one of {', '.join(names)}.")
+            raise InputError(
+                f"there is no kernel {self.kernel!r}. Available: {', '.join(names)}.",
+                token=self.kernel,
+                kind="unknown",
+            )
 
 
 class Traces:
-    """Numbers of every chain, one row for each draw; neighbours are averaged when there are too many.
+    """Numbers of every chain, one row per draw; neighbours are averaged when there are too many.
 
     Averaging keeps every mean as it is and bounds the memory, whatever the length of the run.
     """
@@ -150,7 +154,7 @@ def sampled(
 
 
 def _row(sweep: Sweep, questions: Questions, functions: Mapping[str, Statistic]) -> ndarray:
-    """What the chains at the target say in one draw: (chains, queries and functions)."""
+    """The numbers of the chains at the target in one draw: (chains, queries and functions)."""
     worlds = sweep.state.values[-1]
     truths = questions.truths(worlds).double()
     expected = sweep.moves.expected
@@ -168,7 +172,7 @@ def _answers(texts: list[str], traces: ndarray, recorder: Recorder) -> tuple[Ans
 
 
 def _answer(text: str, trace: ndarray, recorder: Recorder) -> Answer:
-    """The mean of a trace (draws, chains) and how far it is to be trusted."""
+    """The mean of a trace (draws, chains) with its diagnostics."""
     mean, spread = float(trace.mean()), float(trace.std(ddof=1))
     if np.ptp(trace) == 0:
         return _unmoved(text, mean, recorder)
@@ -177,8 +181,8 @@ def _answer(text: str, trace: ndarray, recorder: Recorder) -> Answer:
 
 
 def _unmoved(text: str, mean: float, recorder: Recorder) -> Answer:
-    """A number that was the same in every draw: as sure as the draws of the score are many."""
+    """A number that was the same in every draw: it has the effective sample size of the score."""
     scores = recorder.recording().traces["score"][:, -1]
-    alike = np.ptp(scores) == 0  # every chain, from its own start, has come to the same
+    alike = np.ptp(scores) == 0  # every chain, from its own start, has reached the same score
     size = float(scores.shape[1]) if alike else effective_sample_size(scores)
     return Answer(text, mean, 1 / size, size, rank_rhat(scores))

@@ -1,4 +1,4 @@
-"""A distribution given evidence, ready to be asked."""
+"""A distribution given evidence, ready for queries."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from nmln.potentials.total import TotalPotential
 from nmln.space import Space
 
 LEVELS, HOTTEST = 6, 10.0
-SLOW_LIMIT = 2**16  # worlds enumerated without being asked to, where a network scores them
+SLOW_LIMIT = 2**16  # worlds enumerated by default where a network scores them
 _ALMOST = (
     1 - 2**-20
 )  # a strength at which hard formulas cost their penalty, and weights all but count
@@ -142,7 +142,11 @@ class Conditional:
         evidence = evidence or Evidence.none(target.space)
         for name, given in (("evidence", evidence), ("virtual evidence", virtual)):
             if given is not None and given.space != target.space:
-                raise InputError(f"this {name} is about another space than the model's.")
+                raise InputError(
+                    f"this {name} is about another space than the model's. Make it with the model's "
+                    "space.",
+                    kind="conflict",
+                )
         local = target.ties(evidence.free) is not None
         if virtual is not None and bool(virtual.table.any()):
             target = _with(target, virtual, [1.0])
@@ -179,7 +183,9 @@ class Conditional:
     ) -> Answers:
         """The means of functions of worlds, each (levels, chains, groups) to (levels, chains)."""
         if not functions:
-            raise InputError("there is no function to take the mean of. Give {'name': function}.")
+            raise InputError(
+                "there is no function to take the mean of. Give {'name': function}.", kind="empty"
+            )
         return self._ask(Questions(self.space, ()), functions, rng, plan, exactly, progress)
 
     def _ask(
@@ -269,5 +275,5 @@ def _with(
 
 
 def _penalty(formulas: Sequence[WeightedFormula]) -> float:
-    """What a violated hard formula costs where chains may cross: more than any weight can pay."""
+    """The cost of a violated hard formula where chains may cross: more than any weight can offset."""
     return 10.0 + 2 * max((abs(one.weight or 0.0) for one in formulas), default=0.0)

@@ -15,7 +15,7 @@ from nmln.potentials.base import BasePotential
 from nmln.types import Worlds
 
 LIMIT = 2**20
-"""Worlds that are enumerated without being asked to: seconds, where formulas score them."""
+"""Worlds that are enumerated by default: this takes seconds where formulas score them."""
 
 _AT_ONCE = 2**14
 
@@ -23,11 +23,11 @@ Statistic = Callable[[Tensor], Tensor]
 """A number for every world: (levels, chains, groups) to (levels, chains)."""
 
 Progress = Callable[[int, int], None]
-"""Told how much is done, and of how much."""
+"""Called with the amount of work done and the total."""
 
 
 class Exact(NamedTuple):
-    """What enumeration found; `best` is the most probable world, `largest` the size of any score."""
+    """Results of enumeration; `best` is the most probable world, `largest` the largest |score|."""
 
     log_sum: float  # of exp(score - best_score) over all worlds
     probabilities: Float64[Tensor, " queries"]
@@ -80,7 +80,7 @@ def enumerated(
         if progress is not None:
             progress(min(start + _AT_ONCE, len(worlds)), len(worlds))
     if best_score == float("-inf"):
-        raise InputError(impossible(target, evidence, worlds))
+        raise InputError(impossible(target, evidence, worlds), kind="conflict")
     means = sums / whole
     return Exact(
         log(whole), means[:counted], means[counted:], best, best_score, largest, len(worlds)
@@ -98,18 +98,19 @@ def _sum(name: str, function: Statistic, worlds: Worlds, weights: Tensor) -> Ten
 
 
 def numbers(name: str, function: Statistic, worlds: Worlds) -> Float64[Tensor, " worlds"]:
-    """What a function of the user's says of each world, checked."""
+    """The number that a user's function gives for each world, checked."""
     found = torch.as_tensor(function(worlds[None])).double()
     if found.shape != (1, len(worlds)):
         raise InputError(
             f"the function {name!r} must give one number for every world, shape (1, {len(worlds)}) for "
-            f"values of shape {tuple(worlds[None].shape)}, but it gave {tuple(found.shape)}."
+            f"values of shape {tuple(worlds[None].shape)}, got {tuple(found.shape)}.",
+            token=name,
         )
     return found[0]
 
 
 def impossible(target: BasePotential, evidence: Evidence, worlds: Worlds) -> str:
-    """Why no world is left: a hard formula that every world violates, or that they clash together."""
+    """Why no world is left: every world violates one hard formula, or several formulas conflict."""
     violated: set[str] | None = None
     for world in worlds[:256]:
         found = set(target.forbidden_by(0, world))

@@ -1,4 +1,4 @@
-"""log P(world), with the interval that log Z is known in."""
+"""log P(world), with the interval in which log Z lies."""
 
 from dataclasses import dataclass
 

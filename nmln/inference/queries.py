@@ -1,4 +1,4 @@
-"""What is asked: ground atoms, and formulas whose truth has a probability."""
+"""Queries: ground atoms, and formulas whose truth has a probability."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -79,7 +79,8 @@ def read_queries(text: str, space: Space) -> list[Query]:
     if not parts:
         raise InputError(
             "the query is empty. Name predicates, atoms or formulas, as in "
-            "'Cancer, Friends(Anna, x), Smokes(Anna) ^ Smokes(Bob)'."
+            "'Cancer, Friends(Anna, x), Smokes(Anna) ^ Smokes(Bob)'.",
+            kind="empty",
         )
     found: dict[str, Query] = {}
     for part in parts:
@@ -92,7 +93,8 @@ def read_queries(text: str, space: Space) -> list[Query]:
 
 def _too_many(count: str) -> InputError:
     return InputError(
-        f"the query stands for {count} atoms or formulas. Ask for at most {_MOST:,} at a time."
+        f"the query stands for {count} atoms or formulas. Ask for at most {_MOST:,} at a time.",
+        kind="size",
     )
 
 
@@ -114,22 +116,30 @@ def _read(text: str, space: Space) -> Iterator[Query]:
         if arity is not None and (len(arity) > 9 or int(arity) != len(sorts)):
             raise InputError(
                 f"the query {text.strip()[:60]} asks for {arity[:20]} arguments, but {name} takes "
-                f"{len(sorts)}: {name}({', '.join(sorts)})."
+                f"{len(sorts)}: {name}({', '.join(sorts)}).",
+                token=name,
             )
         yield from (Query(str(atom), entry) for entry, atom in ground_atoms(space, name))
         return
     try:
         weighted = parse_formula(text, space.language, space.domain)
     except InputError as error:
-        raise InputError(error.message, f"query {text.strip()!r}", column=error.column) from None
+        raise InputError(
+            error.message,
+            f"query {text.strip()!r}",
+            column=error.column,
+            token=error.token,
+            kind=error.kind,
+        ) from None
     if weighted.weight is not None or weighted.hard or weighted.templates:
         raise InputError(
-            f"the query {text.strip()} has a weight, a full stop or a '+'. Ask for the bare formula."
+            f"the query {text.strip()} has a weight, a full stop or a '+'. Ask for the bare formula.",
+            kind="unsupported",
         )
     constants = {**space.domain, **space.language.value_sorts}
     variables = free_variables(weighted.formula)
     count = prod(len(constants[variable.sort]) for variable in variables)
-    if count > _MOST:  # told before they are written out
+    if count > _MOST:  # refused before they are listed
         raise _too_many(told(count))
     for chosen in product(*(constants[variable.sort] for variable in variables)):
         terms: dict[str, Term] = {

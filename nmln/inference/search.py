@@ -25,7 +25,7 @@ _CHANGES_AT_ONCE = 2**22  # numbers held at a time while all single changes are 
 class Best:
     """The most probable world that was found, and its score.
 
-    `exact` says that every world was looked at; otherwise a better one may exist. `agreed` is the share
+    `exact` says that every world was scored; otherwise a better one may exist. `agreed` is the share
     of the restarts that ended at this score.
     """
 
@@ -59,9 +59,7 @@ def searched(
     what comes back satisfies them. If no restart finds such a world, an error names a formula.
     """
     if restarts < 1 or steps < 1:
-        raise InputError(
-            f"a search takes at least one restart and step, but was given {restarts} and {steps}."
-        )
+        raise InputError(f"restarts and steps must be at least 1, got {restarts} and {steps}.")
     space = target.space
     values = uniform(space, 1, restarts, rng, evidence)
     kernel = kernel_for(crossable, evidence, None)
@@ -90,7 +88,7 @@ def _satisfying(
     failure: InputError | None = None
     for chain in torch.nonzero(~possible).flatten().tolist():
         if failure is not None and found[0].shape[1]:
-            break  # others are there, and one has shown how hard it is
+            break  # other worlds are there, and one repair has failed already
         try:
             found.append(repair(target, values[:, chain : chain + 1], rng, evidence))
         except InputError as error:
@@ -102,7 +100,8 @@ def _satisfying(
         told = f" The nearest violates {names[0]}" if names else ""
         raise InputError(
             f"no world was found that satisfies all hard formulas, in {values.shape[1]} restarts.{told} "
-            "Take more restarts and steps, or look at the evidence."
+            "Take more restarts and steps, or check the evidence.",
+            kind="conflict",
         )
     return worlds
 
@@ -111,7 +110,7 @@ def _satisfying(
 def climb(
     target: BasePotential, values: Values, evidence: Evidence
 ) -> tuple[Values, Float[Tensor, "1 chains"]]:
-    """Take the best single change of every world until none is left that helps."""
+    """Make the best single change of every world until no change helps."""
     space = target.space
     free = torch.nonzero(evidence.free).flatten()
     most = int(space.sizes.max())

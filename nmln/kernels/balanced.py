@@ -35,7 +35,7 @@ class BalancedMetropolis:
 
     In a sparse world nearly all groups are none, and a random one is nearly always a place where nothing
     can be added. Here what is there is moved as often as what is not (the "tie, no tie" proposal of
-    Morris, Handcock and Hunter, 2008, for any number of categories). One score a move. On two-valued
+    Morris, Handcock and Hunter, 2008, for any number of categories). One score per move. On two-valued
     groups it may keep the parity of the number of moves: let chains rest, or mix it with `Gibbs`. With
     `attributes` only those are moved, and another kernel must move the others.
     """
@@ -43,11 +43,11 @@ class BalancedMetropolis:
     space: Space
     evidence: Evidence | None = None
     attributes: Attributes = None
-    moves: int = 1  # in a step
+    moves: int = 1  # per step
 
     def __post_init__(self) -> None:
         if self.moves < 1:
-            raise InputError(f"a step has at least one move, not {self.moves}.")
+            raise InputError(f"moves must be at least 1, got {self.moves}.")
 
     def init(self, potential: Potential, values: Values) -> State:
         return State(values, potential.score(values))

@@ -20,7 +20,7 @@ Classes = tuple[Int64[Tensor, " _"], ...]
 
 @runtime_checkable
 class Changeable(Protocol):
-    """A potential that can tell what many single changes would do to its score."""
+    """A potential that can score many single changes at once."""
 
     def score_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes: ...
 
@@ -33,7 +33,7 @@ class ColouredGibbs:
     distribution whatever the others of its class do. With a potential that looks only at the terms
     concerned, a step costs little more than one look at every term. `of` finds the classes.
 
-    Where `expects` is set, `Info.expected` tells the conditional probabilities that were drawn from.
+    Where `expects` is set, `Info.expected` has the conditional probabilities that were drawn from.
     """
 
     space: Space
@@ -73,7 +73,8 @@ class ColouredGibbs:
         if not isinstance(potential, Changeable):
             raise InputError(
                 "this kernel needs a potential of nmln. Wrap your function in a OneHotPotential or a "
-                "ValuesPotential, or take another kernel."
+                "ValuesPotential, or take another kernel.",
+                kind="unsupported",
             )
         changes = potential.score_changes(values, groups)
         if self.evidence is not None:

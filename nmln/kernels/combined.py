@@ -20,7 +20,7 @@ class Composition:
 
     def __post_init__(self) -> None:
         if not self.kernels:
-            raise InputError("a composition needs at least one kernel.")
+            raise InputError("a composition needs at least one kernel.", kind="empty")
 
     def init(self, potential: Potential, values: Values) -> State:
         return self.kernels[0].init(potential, values)
@@ -37,7 +37,7 @@ class Composition:
 
 @dataclass(frozen=True)
 class Mixture:
-    """One of several kernels, drawn anew for every move; what the worlds are has no say in it."""
+    """One of several kernels, drawn for every move independently of the worlds."""
 
     kernels: tuple[Kernel, ...]
     weights: Sequence[float] | None = None
@@ -66,10 +66,10 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Lazy:
-    """A kernel that every chain sits out with probability `rest`, each for itself.
+    """A kernel that every chain skips with probability `rest`, independently of the others.
 
-    Costs nothing but that share of the moves, and takes away the parity that some kernels keep on
-    two-valued groups. The acceptance it tells is that of the kernel.
+    Costs only that share of the moves, and removes the parity that some kernels keep on two-valued
+    groups. It reports the acceptance of the kernel.
     """
 
     kernel: Kernel
@@ -77,7 +77,7 @@ class Lazy:
 
     def __post_init__(self) -> None:
         if not 0 < self.rest < 1:
-            raise InputError(f"chains rest with a probability between 0 and 1, not {self.rest}.")
+            raise InputError(f"rest must be a probability between 0 and 1, got {self.rest}.")
 
     def init(self, potential: Potential, values: Values) -> State:
         return self.kernel.init(potential, values)
@@ -105,7 +105,7 @@ def simple_kernels(kernel: Kernel) -> tuple[Kernel, ...]:
 
 
 def evidence_of(kernel: Kernel) -> Evidence | None:
-    """What a kernel takes for observed; None if it moves every group or does not say."""
+    """The evidence that a kernel keeps to; None if it has none."""
     return next((found for one in simple_kernels(kernel) if (found := _evidence(one))), None)
 
 
@@ -115,7 +115,7 @@ def _evidence(kernel: Kernel) -> Evidence | None:
 
 
 def mean_info(infos: Sequence[Info]) -> Info:
-    """The mean over several moves of one kernel; over its turns, for a kernel that is not always on."""
+    """The mean over several moves of one kernel; for a part of a mixture, over its own moves."""
     parts: list[Float[Tensor, "kernels levels"]] = [info.by_kernel for info in infos]
     return Info(
         torch.stack([info.acceptance for info in infos]).mean(0),
@@ -127,7 +127,7 @@ def mean_info(infos: Sequence[Info]) -> Info:
 
 
 def _mean_expected(infos: Sequence[Info]) -> Float[Tensor, "levels chains entries"] | None:
-    """The mean of what the moves expected; None as soon as one says nothing of it."""
+    """The mean of `expected` over the moves; None if one of them has none."""
     told = [info.expected for info in infos if info.expected is not None]
     return torch.stack(told).mean(0) if told and len(told) == len(infos) else None
 
@@ -135,7 +135,7 @@ def _mean_expected(infos: Sequence[Info]) -> Float[Tensor, "levels chains entrie
 def _hand_over(
     kernel: Kernel, potential: Potential, state: State, rng: Generator
 ) -> tuple[State, Info]:
-    """Let a kernel go on from the state of another, which may lack the slopes that it needs."""
+    """Let a kernel continue from the state of another, which may lack the slopes that it needs."""
     if state.slopes is None:
         state = kernel.init(potential, state.values)
     return kernel.step(potential, state, rng)

@@ -17,7 +17,7 @@ from nmln.types import Groups, Info, Potential, State, Values
 
 @dataclass(frozen=True)
 class Gibbs:
-    """Redraw one group, chosen at random by every chain for itself.
+    """Redraw one group, chosen at random and independently in every chain.
 
     A step scores every other category of the chosen group, and the world as it is.
     """
@@ -56,7 +56,7 @@ class SystematicGibbs:
 
 @dataclass(frozen=True)
 class BlockedGibbs:
-    """Redraw several groups jointly, chosen at random by every chain for itself.
+    """Redraw several groups jointly, chosen at random and independently in every chain.
 
     Crosses barriers that no single group can. A step scores a world for every combination of categories
     of the chosen groups: keep `size` small.
@@ -70,7 +70,7 @@ class BlockedGibbs:
         free = len(free_groups(self.space, self.evidence))
         if not 1 <= self.size <= free:
             raise InputError(
-                f"a block has from 1 to {free} groups, as many as are free, but size is {self.size}."
+                f"size must be from 1 to {free}, the number of free groups, got {self.size}."
             )
 
     def init(self, potential: Potential, values: Values) -> State:
@@ -117,7 +117,7 @@ class BlockedGibbs:
 
 
 def choose(free: Int64[Tensor, " free"], values: Values, rng: Generator) -> Groups:
-    """A free group for every chain, all alike."""
+    """A free group for every chain, all equally likely."""
     index = torch.randint(len(free), values.shape[:2], generator=rng, device=values.device)
     return free.to(values.device)[index]
 

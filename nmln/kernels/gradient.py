@@ -27,7 +27,7 @@ class GibbsWithGradients:
     """Propose one change (g, c) with probability softmax of D_gc / 2, where D_gc is the slope of c less
     that of the current category; accept by Metropolis-Hastings.
 
-    One score with slopes a move, whatever the number of groups. On two-valued groups under a flat target
+    One score with slopes per move, for any number of groups. On two-valued groups under a flat target
     it keeps the parity of the number of moves for ever: mix it with `Gibbs`. With `attributes` only
     those are moved, and another kernel must move the others.
     """
@@ -55,11 +55,11 @@ class GibbsWithGradients:
         return accept(state, proposed, ratio, rng)
 
     def proposal(self, values: Values, slopes: Slopes) -> Slopes:
-        """The log-probability of proposing each entry; minus infinity for what is so or may not be."""
+        """The log-probability of proposing each entry; minus infinity if it is current or forbidden."""
         return self.logits(values, slopes).log_softmax(-1)
 
     def logits(self, values: Values, slopes: Slopes) -> Slopes:
-        """D / 2, and minus infinity for what is so or may not be."""
+        """D / 2, and minus infinity for entries that are current or forbidden."""
         logits = differences(self.space, values, slopes).div_(2)
         if self.evidence is not None or self.attributes is not None:
             allowed = allowed_entries(self.space, self.evidence, self.attributes).to(values.device)

@@ -25,7 +25,7 @@ from nmln.types import Info, Potential, Scores, Slopes, State, Values
 
 @dataclass(frozen=True)
 class DiscreteLangevin:
-    """Propose every group for itself with q_g(c) = softmax of D_gc / 2 - [c is not current] / alpha.
+    """Propose every group independently with q_g(c) = softmax of D_gc / 2 - [c is not current] / alpha.
 
     `alpha` is the step size, one number or one for each level; the larger, the more groups move. Without
     the acceptance step the stationary distribution would be visibly wrong. With `attributes` only those
@@ -40,7 +40,7 @@ class DiscreteLangevin:
     def __post_init__(self) -> None:
         free_groups(self.space, self.evidence, self.attributes)  # there must be some
         if not self.step_sizes or any(not size > 0 for size in self.step_sizes):
-            raise InputError(f"step sizes must be positive, but alpha is {self.alpha}.")
+            raise InputError(f"step sizes must be positive, got alpha={self.alpha}.")
 
     @property
     def step_sizes(self) -> tuple[float, ...]:
@@ -70,7 +70,7 @@ class DiscreteLangevin:
         """The log-probability of each category of each group, the groups being independent."""
         logits = differences(self.space, values, slopes).div_(2)
         alpha = torch.as_tensor(self.alpha, dtype=slopes.dtype, device=values.device)
-        # What all changes lose, staying gains: the same distribution.
+        # Staying gains 1 / alpha instead of every change losing it: the same distribution.
         stay = (1 / alpha).view(-1, 1, 1).expand(values.shape)
         if self.evidence is not None or self.attributes is not None:
             allowed = allowed_entries(self.space, self.evidence, self.attributes).to(values.device)

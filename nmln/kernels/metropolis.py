@@ -1,4 +1,4 @@
-"""Metropolis: propose any other category, all alike."""
+"""Metropolis: propose any other category, all equally likely."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from nmln.types import Groups, Info, Potential, Scores, State, Values
 class Metropolis:
     """Propose another allowed category of a random group, all equally likely, and accept by the score.
 
-    On two-valued groups this is the local bit flip. One score a move, whatever the number of categories.
+    On two-valued groups this is the local bit flip. One score per move, for any number of categories.
     On two-valued groups under a flat target it always moves, and so keeps the parity of the number of
     moves for ever: mix it with `Gibbs`, or swap with levels that are not flat.
     """
@@ -44,7 +44,7 @@ class Metropolis:
         return counts.to(groups.device)[groups] - 1
 
     def change(self, values: Values, groups: Groups, shift: Groups) -> Values:
-        """The worlds with the chosen groups moved on by `shift` in the round of allowed categories.
+        """The worlds with the chosen groups moved by `shift` places, cyclically, among the allowed ones.
 
         The shifts from 1 to `others` lead to every other allowed category once.
         """
@@ -58,7 +58,7 @@ class Metropolis:
 
 
 def log_ratio(scores: Scores, new_scores: Scores) -> Scores:
-    """The logarithm of the Metropolis ratio: there and back are proposed alike, so only scores count."""
+    """The logarithm of the Metropolis ratio: the proposal is symmetric, so only scores count."""
     return new_scores.double() - scores.double()
 
 

@@ -1,4 +1,4 @@
-"""What the kernels share: which groups may move, drawing categories, accepting proposals."""
+"""Shared parts of the kernels: which groups may move, drawing categories, accepting proposals."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ def free_groups(
             chosen[space.block(name).groups] = True
         free = free & chosen
     if not bool(free.any()):
-        raise InputError("every group is observed, so there is nothing to sample.")
+        raise InputError("every group is observed, so there is nothing to sample.", kind="empty")
     return torch.nonzero(free).flatten()
 
 
@@ -39,7 +39,8 @@ def allowed_entries(
     if evidence is not None:
         if evidence.space != space:
             raise InputError(
-                "this evidence is about another space. Make it with the space at hand."
+                "this evidence is about another space. Make it with the space of the kernel.",
+                kind="conflict",
             )
         allowed = evidence.allowed
     if attributes is None:
@@ -76,9 +77,9 @@ def set_groups(values: Values, groups: Groups, categories: Groups) -> Values:
 
 
 def draw(log_p: Float[Tensor, "*batch choices"], rng: Generator) -> Int64[Tensor, "*batch"]:
-    """One choice per row with these log-probabilities, for one uniform number a row.
+    """One choice per row with these log-probabilities, from one uniform number per row.
 
-    What has probability zero is never drawn, unless all have.
+    A choice of probability zero is never drawn, unless all have it.
     """
     reached = log_p.exp().cumsum(-1, dtype=torch.float64)
     uniform = torch.rand(
@@ -128,7 +129,7 @@ def accept(state: State, proposed: State, log_ratio: Scores, rng: Generator) -> 
     """Take each proposal with probability min(1, exp(log_ratio)).
 
     Drawn and compared in double precision: a uniform number of single precision is 0 once in 2^24
-    times, and would take what has next to no probability.
+    times, and would accept a proposal of almost no probability.
     """
     probability = log_ratio.double().clamp(max=0).exp()
     taken = happens(probability, rng)

@@ -1,4 +1,4 @@
-"""Chains that would start in a forbidden world are walked to one that is allowed."""
+"""Repair of starts: chains in a forbidden world are moved to one that is allowed."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -10,7 +10,7 @@ from nmln.potentials.base import BasePotential
 from nmln.signals import give_way
 from nmln.types import Values
 
-_CANDIDATES = 32  # changes looked at in every world and round
+_CANDIDATES = 32  # changes tried per world and round
 _ANYWAY = 0.1  # how often the best of them is taken though it violates more
 
 
@@ -24,8 +24,8 @@ def repair(
 ) -> Values:
     """Worlds that no hard formula forbids, by greedy single changes with a little randomness.
 
-    Worlds that are allowed stay as they are; so does what evidence observes. Every round looks at some
-    random changes of each forbidden world and takes the one that violates least. After `rounds` (ten
+    Allowed worlds stay as they are; so do observed groups. Every round tries some random changes of
+    each forbidden world and makes the one that violates least. After `rounds` (ten
     times the number of groups) it ends with an error that names a formula which still fails.
     """
     rules = evidence or Evidence.none(potential.space)
@@ -79,4 +79,4 @@ def _check(
     if observed:
         found += " and agrees with the evidence or scaffold"
         cure = "Change a formula, or what is given."
-    raise InputError(f"{found}: they seem to contradict each other.{told} {cure}")
+    raise InputError(f"{found}: they seem to contradict each other.{told} {cure}", kind="conflict")

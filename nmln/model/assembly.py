@@ -24,7 +24,7 @@ from nmln.training.sizes import check_model, check_training
 
 
 class Assembled(NamedTuple):
-    """The parts of a model, its parameters still to be filled in."""
+    """The parts of a model, whose parameters are not filled in yet."""
 
     space: Space
     potential: TotalPotential
@@ -33,7 +33,7 @@ class Assembled(NamedTuple):
 
 
 def describe(space: Space, formulas: Sequence[WeightedFormula], config: Config) -> dict[str, Any]:
-    """Everything but the numbers of a model, as JSON has it."""
+    """Everything but the numbers of a model, in JSON form."""
     program = Program(space.language, dict(space.domain), tuple(formulas))
     return {"program": str(program), "config": config.to_dict()}
 
@@ -42,7 +42,7 @@ def from_description(content: Mapping[str, Any], source: str | None = None) -> A
     """The parts of the model that `describe` described; errors name `source`."""
     text, settings = content.get("program"), content.get("config")
     if not isinstance(text, str) or not isinstance(settings, dict):
-        raise InputError("this is not the description of a model.", source)
+        raise InputError("this is not the description of a model.", source, kind="damaged")
     program = parse_mln(text, source or "model")
     with placed(source):
         space = Space(program.language, program.domain)
@@ -90,6 +90,7 @@ def take(potential: BasePotential, tensors: Mapping[str, Tensor], source: str) -
             "its tensors are not those of the model that it describes. Save the model again, or fetch "
             "another copy.",
             source,
+            kind="damaged",
         ) from None
 
 
@@ -106,7 +107,8 @@ def _learned(
     parts = _networks(space, levels, config.model)
     if not parts and not formulas:
         raise InputError(
-            "a formula model needs formulas: name a .mln file that has some (data.language)."
+            "a formula model needs formulas: name a .mln file that has some (data.language).",
+            kind="missing",
         )
     if formulas:
         parts.append(FormulaPotential(space, formulas, levels))
@@ -133,7 +135,7 @@ def _networks(space: Space, levels: int, model: ModelConfig) -> list[BasePotenti
 def _completed(
     potential: TotalPotential, config: Config, base: IndependentPotential | None
 ) -> TotalPotential:
-    """The base term, then the count of pieces: it comes last, so that a model can take it up later."""
+    """Add the base term, then the count of pieces: last, so that it can be added to a model later."""
     if config.model.base and base is not None:
         potential = potential.add(base)
     if config.model.pieces:
@@ -143,7 +145,7 @@ def _completed(
 
 @torch.no_grad()
 def _make_alike(potential: BasePotential) -> None:
-    """Start with the same weights at every level, so that a common step means the same to all."""
+    """Start with the same weights at every level, so that a common step has the same effect on all."""
     for parameter in potential.parameters():
         if by_level(parameter, potential.levels):
             parameter.copy_(parameter[-1:].expand_as(parameter).clone())

@@ -40,14 +40,14 @@ WEIGHING = {
     "training.warm_start": 0,
     "training.minutes": None,
 }
-"""How betas are fitted: they are few, so that no regularisation is needed."""
+"""Settings for fitting betas: they are few, so that no regularisation is needed."""
 
 _OWN = ("seed", "networks")  # settings of a model that may differ
 
 
 @runtime_checkable
 class Combinable(Protocol):
-    """What of a model its combination with others needs."""
+    """The parts of a model that a combination needs."""
 
     @property
     def space(self) -> Space: ...
@@ -67,8 +67,8 @@ def mean_potential(
 ) -> tuple[Config, BasePotential]:
     """The configuration and the potential of the model whose score is the mean of these.
 
-    With `pieces` it counts the pieces of a world too, with a weight of zero that `fit_betas` learns. An
-    error calls the models by their `names`.
+    With `pieces` it counts the pieces of a world too, with a weight of zero that `fit_betas` learns.
+    Errors use `names` for the models.
     """
     check_alike(models, names)
     first, networks = models[0], [networks_of(model.config.model) for model in models]
@@ -77,16 +77,16 @@ def mean_potential(
     config = override(first.config, changes)
     potential = empty_potential(first.space, config, first.formulas)
     mean = mean_of([model.potential.state_dict() for model in models], networks)
-    if pieces and not known:  # as it is made: the last part, without effect
+    if pieces and not known:  # a new last part, without effect
         mean = {**potential.state_dict(), **mean}
     take(potential, mean, "the combination")
     return config, potential
 
 
 def check_alike(models: Sequence[Combinable], names: Sequence[str] = ()) -> None:
-    """Refuse models that have no mean, and say which one differs from the first, and in what."""
+    """Refuse models that cannot be averaged; the error says which one differs, and in what."""
     if not models:
-        raise InputError("there are no models to combine. Name at least one.")
+        raise InputError("there are no models to combine. Name at least one.", kind="empty")
     first = models[0]
     for number, model in enumerate(models):
         name = names[number] if names else None
@@ -95,6 +95,7 @@ def check_alike(models: Sequence[Combinable], names: Sequence[str] = ()) -> None
                 "the models are over different languages, domains or formulas. Combine models that were "
                 "trained on the same data.",
                 name,
+                kind="conflict",
             )
         for section in ("ladder", "model"):
             one, other = (
@@ -107,6 +108,8 @@ def check_alike(models: Sequence[Combinable], names: Sequence[str] = ()) -> None
                         f"the models differ in {section}.{key}: {value} and {other[key]}. Combine "
                         "models that were trained with the same settings.",
                         name,
+                        token=f"{section}.{key}",
+                        kind="conflict",
                     )
 
 
@@ -144,7 +147,9 @@ def fit_betas(
     """
     networks, pieces = networks_of(model.config.model), model.config.model.pieces
     if not networks and not pieces:
-        raise InputError("a formula model has no networks to weigh. Combine without fitting.")
+        raise InputError(
+            "a formula model has no networks to weigh. Combine without fitting.", kind="unsupported"
+        )
     potential = deepcopy(model.potential).requires_grad_(False)
     assert isinstance(potential, TotalPotential)
     for beta in potential.betas[:networks]:

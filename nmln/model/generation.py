@@ -22,8 +22,8 @@ DECODERS = {
 """The kinds of results, in the order in which they are tried for a language.
 
 An entry is `module:function`. The function takes a space and gives its `Decode`, or None if the worlds
-of the space are not of its kind. It is imported when it is needed: the room of the molecules lies above
-this one, and a model of anything else needs no RDKit.
+of the space are not of its kind. It is imported when it is needed: `nmln.molecules` is a higher layer,
+and other models need no RDKit.
 """
 
 MOST_TRIES = 100
@@ -34,9 +34,10 @@ def decoder_for(space: Space, kind: str | None = None) -> Decode:
     """The decoder of a kind, or of the first kind that the language fits."""
     if kind is not None and kind not in DECODERS:
         raise InputError(
-            f"kind must be one of {', '.join(DECODERS)}, got {kind!r}. Leave it out to read it off the "
-            "language.",
+            f"kind must be one of {', '.join(DECODERS)}, got {kind!r}. Leave it out to derive it from "
+            "the language.",
             token=kind,
+            kind="unknown",
         )
     for entry in DECODERS.values() if kind is None else [DECODERS[kind]]:
         module, _, name = entry.partition(":")
@@ -45,7 +46,9 @@ def decoder_for(space: Space, kind: str | None = None) -> Decode:
             return decode
     raise InputError(
         f"worlds over {', '.join(one.name for one in space.language)} cannot be decoded as {kind}. "
-        "Leave kind out, or take kind='atoms'."
+        "Leave kind out, or take kind='atoms'.",
+        token=kind,
+        kind="unsupported",
     )
 
 

@@ -32,6 +32,7 @@ def load(source: str | Path) -> Model:
             "a model must be the folder of a run, a folder that Model.save wrote, or the name of a "
             f"model in the package ({known}), but this does not exist. Check the path.",
             str(source),
+            kind="missing",
         )
     return load_run(folder)
 
@@ -52,6 +53,7 @@ def load_run(folder: Path) -> Model:
         raise InputError(
             f"this checkpoint does not hold a model ({error}). Restore it from a copy.",
             str(kept.path),
+            kind="damaged",
         ) from None
     model.take(weights, str(kept.path))
     return model

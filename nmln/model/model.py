@@ -47,7 +47,7 @@ class Model:
         config: Config | None = None,
         formulas: Sequence[WeightedFormula] = (),
     ) -> "Model":
-        """A model that has learned nothing yet but the marginals of its base term.
+        """A model that has learned only the marginals of its base term.
 
         Args:
             space: the language and the domain.
@@ -57,7 +57,7 @@ class Model:
         """
         config = config or Config()
         if not len(worlds):
-            raise InputError("there are no worlds to train on. Give at least one.")
+            raise InputError("there are no worlds to train on. Give at least one.", kind="empty")
         potential = new_potential(space, worlds, config, formulas)
         return Model(space, potential, config, tuple(formulas))
 
@@ -99,7 +99,7 @@ class Model:
 
     @property
     def method(self) -> Method:
-        """How its levels come about: by noise, by temperature, or only one."""
+        """How its levels are made: by noise, by temperature, or only one."""
         return Method.of(self.config.ladder)
 
     def sample(
@@ -124,8 +124,8 @@ class Model:
             sweeps: how many sweeps are made, those of the burn-in included.
             rng: the source of all random numbers.
             chains: replicas; by default as many as in training.
-            burn_in: sweeps that are not given out.
-            thin: only every so many sweeps one is given out.
+            burn_in: sweeps that are not returned.
+            thin: sweeps from one that is returned to the next.
             moves: steps of the kernel per sweep; 0 for `config.sampling.moves`.
             kernel: the name of a kernel; empty for `config.sampling.kernel`.
             evidence: what every world agrees with, so that the chains sample the conditional
@@ -190,7 +190,7 @@ class Model:
             evidence: what every world agrees with.
             added: one more potential with as many levels as the chains have, for example
                 `constraint(space, formulas, levels)`.
-            kind: `molecules`, `graphs` or `atoms`; by default read off the language.
+            kind: `molecules`, `graphs` or `atoms`; by default derived from the language.
             valid_only: False gives the first n attempts, with None in the place of those that are not
                 valid.
             attempts: how many worlds are drawn at most; by default 100 per result.
@@ -219,7 +219,7 @@ class Model:
         virtual: VirtualEvidence | None = None,
         formulas: Sequence[WeightedFormula] = (),
     ) -> Conditional:
-        """The model's distribution given evidence, ready to be asked; formulas are added to it."""
+        """The model's distribution given evidence, ready for queries; formulas are added to it."""
         return Conditional.of_levels(
             self.level(-1),
             self.method.sampled(self.potential),
@@ -239,7 +239,7 @@ class Model:
         return self.potential.at_levels([level]).to(self.potential.dtype)
 
     def save(self, path: str | Path) -> None:
-        """Keep the model as a directory of tensors and JSON."""
+        """Save the model as a directory of tensors and JSON."""
         save_model(Path(path), dict(self.potential.state_dict()), self.describe())
 
     @staticmethod
@@ -259,11 +259,11 @@ class Model:
     def combined(
         models: Sequence["Model"], *, pieces: bool = False, names: Sequence[str] = ()
     ) -> "Model":
-        """The model whose score is the mean of theirs: probable is what all of them find probable.
+        """The model whose score is the mean of theirs: a world is probable if all find it probable.
 
-        They are over one space, with networks of one form and the same ladder, and were trained apart.
-        With `pieces` the whole counts pieces too, with a weight of zero that `weighed` learns. An error
-        calls the models by their `names`.
+        They have the same space, form of network and ladder, and were trained separately. With `pieces`
+        the result counts pieces too, with a weight of zero that `weighed` learns. Errors use `names`
+        for the models.
         """
         config, potential = mean_potential(models, pieces=pieces, names=names)
         return Model(models[0].space, potential, config, models[0].formulas)

@@ -22,12 +22,14 @@ def folder_of(name: str) -> Path:
     """The folder of a model in the package; refuses an unknown name."""
     if name not in names():
         known = ", ".join(names()) or "none in this installation"
-        raise InputError(f"there is no trained model {name!r}. Available: {known}.", token=name)
+        raise InputError(
+            f"there is no trained model {name!r}. Available: {known}.", token=name, kind="unknown"
+        )
     return _shipped() / name
 
 
 def unpack(name: str, parent: Path = Path("runs")) -> Path:
-    """A run folder with this model, which every command accepts; made unless it exists."""
+    """A run folder with this model, which every command accepts; created if it is missing."""
     source, target = folder_of(name), parent / f"pretrained-{name}"
     if (target / "config.json").exists():
         if _weights(target) != _weights(source):
@@ -35,6 +37,7 @@ def unpack(name: str, parent: Path = Path("runs")) -> Path:
                 f"this folder must hold the model {name!r} of this installation, but holds another "
                 "model. Move it away.",
                 str(target),
+                kind="exists",
             )
         return target
     if target.exists() and any(target.iterdir()):
@@ -42,6 +45,7 @@ def unpack(name: str, parent: Path = Path("runs")) -> Path:
             f"this folder must be empty or hold the model {name!r}, but holds other files. Move them "
             "away.",
             str(target),
+            kind="exists",
         )
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -60,6 +64,7 @@ def unpack(name: str, parent: Path = Path("runs")) -> Path:
         raise InputError(
             f"the model cannot be written here ({error.strerror}). Choose another working directory.",
             str(target),
+            kind="system",
         ) from None
     return target
 
@@ -70,6 +75,7 @@ def pack(run: Path, target: Path) -> None:
         raise InputError(
             "this run is not finished: it has no model yet. Continue it (nmln train --resume).",
             str(run),
+            kind="missing",
         )
     target.mkdir(parents=True, exist_ok=True)
     for part in _PARTS:

@@ -229,7 +229,8 @@ def annealed(
         raise InputError(
             f"at least one chain must start in a world that no hard formula forbids, but at level "
             f"{level} all {chains} are forbidden. Take more chains, or evidence that leaves fewer "
-            "forbidden worlds."
+            "forbidden worlds.",
+            kind="conflict",
         )
     # The weight of a forbidden start stays 0 wherever it goes, so it takes the place of another chain.
     first = alive.int().argmax(1, keepdim=True)
@@ -287,7 +288,9 @@ def reverse_annealed(
     found = []
     for values in listed:
         if not bool(evidence.allows(values).all()):
-            raise InputError("the draws must agree with the evidence, but some of them do not.")
+            raise InputError(
+                "the draws must agree with the evidence, but some of them do not.", kind="conflict"
+            )
         state = kernel.init(potential, values)
         check_possible(state.scores)
         weights, state = anneal(path, kernel, state, down, rng, moves=moves, tick=tick)
@@ -325,14 +328,17 @@ def _agreed(potential: BasePotential, kernel: Kernel, evidence: Evidence | None)
     evidence = evidence or Evidence.none(potential.space)
     if evidence.space != potential.space:
         raise InputError(
-            "the evidence is about another space than the potential. Build it with the same space."
+            "the evidence is about another space than the potential. Build it with the same space.",
+            kind="conflict",
         )
     for one in simple_kernels(kernel):
         told = getattr(one, "evidence", evidence) or Evidence.none(potential.space)
         if not torch.equal(told.allowed, evidence.allowed):
             raise InputError(
                 f"the kernel must be built with the evidence of the estimate, but "
-                f"{type(one).__name__} was given other evidence. Give both the same."
+                f"{type(one).__name__} was given other evidence. Give both the same.",
+                token=type(one).__name__,
+                kind="conflict",
             )
     return evidence
 
@@ -341,7 +347,8 @@ def _check_kept(evidence: Evidence, state: State) -> None:
     if not bool(evidence.allows(state.values).all()):
         raise InputError(
             "the kernel must keep to the evidence, but it has made worlds that do not agree. Build it "
-            "with the same evidence."
+            "with the same evidence.",
+            kind="conflict",
         )
 
 
@@ -362,7 +369,8 @@ def _possible_share(
         level = int(torch.nonzero(share == 0)[0])
         raise InputError(
             f"some of {number} uniform worlds must be possible, but hard formulas forbid them all at "
-            f"level {level}. Raise uniform, or take evidence that leaves fewer forbidden worlds."
+            f"level {level}. Raise uniform, or take evidence that leaves fewer forbidden worlds.",
+            kind="conflict",
         )
     return share.log(), ((1 - share) / (share * number)).sqrt()
 

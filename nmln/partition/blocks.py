@@ -1,4 +1,4 @@
-"""What all estimators share: draws as they come, independent blocks of them, averages of weights."""
+"""Shared parts of the estimators: draws, independent blocks of them, averages of weights."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,7 +10,7 @@ from nmln.errors import InputError
 from nmln.types import Potential, Values
 
 Draws = Values | Iterable[Tensor]
-"""Worlds of every level: once, or again and again from the same chains (`state.values` of sweeps).
+"""Worlds of every level: one draw, or many draws from the same chains (`state.values` of sweeps).
 
 A tensor (levels, chains, groups) is one draw of every chain; an iterable of such tensors, or a tensor
 (draws, levels, chains, groups), has the draws in the order in which the chains made them. Chains are
@@ -33,14 +33,15 @@ def each(potential: Potential, draws: Draws) -> Iterator[Values]:
         fits = values.ndim == 3 and values.shape[0] == potential.levels and values.shape[1]
         if not fits or (shape and values.shape != shape):
             raise InputError(
-                f"draws are values of shape (levels, chains, groups) = {tuple(expected)}, always of "
-                f"the same chains, but one has the shape {tuple(values.shape)}."
+                f"draws must be values of shape (levels, chains, groups) = {tuple(expected)}, always "
+                f"of the same chains, but one has the shape {tuple(values.shape)}."
             )
         shape = values.shape
         yield values
     if shape is None:
         raise InputError(
-            "there are no draws. An iterator can be gone through only once: list() it."
+            "there are no draws. An iterator can be read only once: turn it into a list.",
+            kind="empty",
         )
 
 
@@ -51,7 +52,8 @@ def check_possible(scores: Float[Tensor, "levels chains"]) -> None:
         level, chain = forbidden[0].tolist()
         raise InputError(
             f"a draw of a level must be possible at that level, but a hard formula forbids the one of "
-            f"chain {chain} at level {level}. Record the chains with this very potential."
+            f"chain {chain} at level {level}. Record the chains with this potential.",
+            kind="conflict",
         )
 
 

@@ -192,7 +192,8 @@ def draw_possible(
         if drawn >= _MOST_BATCHES * at_once:
             raise InputError(
                 f"at least {chains} of {drawn} worlds of independent groups must be possible, but hard "
-                f"formulas forbid all but {found}. Measure the model without the hard formulas."
+                f"formulas forbid all but {found}. Measure the model without the hard formulas.",
+                kind="conflict",
             )
         values = start.draw(at_once, rng)
         possible = target.score(values)[0] > float("-inf")

@@ -33,8 +33,8 @@ _NO_SOLUTION = (
 class Ratios(NamedTuple):
     """log Z of each level less that of the noisier level above it, and their sums over the ladder.
 
-    The errors are standard errors. Those of the sums are not made of the others: what the levels of a
-    replica have in common is counted.
+    The errors are standard errors. Those of the sums are not sums of the others: they include the
+    correlation between the levels of a replica.
     """
 
     forward: Float64[Tensor, " pairs"]  # low on average
@@ -64,13 +64,13 @@ def stepping_stone(potential: Potential, draws: Draws, *, batches: int | None = 
     """log Z ratios of neighbouring levels from worlds drawn at each of them, in both directions.
 
     Forward is the log mean over the upper level of exp(rho of the lower - rho of the upper), reverse
-    the same with the levels changed over and a minus in front. Where a hard formula forbids at one
-    level what is possible at the other, an average sees only the worlds that both allow, and is set
-    right by their share among the other level's draws; the side on which it errs is then not certain.
+    the same with the levels exchanged and the sign reversed. Where a hard formula forbids at one level
+    what is possible at the other, an average sees only the worlds that both allow, and is corrected by
+    their share among the other level's draws; the side on which it errs is then not certain.
 
     The errors are those of averages over independent blocks, to first order: one block for each chain,
     or `batches` stretches of consecutive draws of each (by default as few as make 20 blocks), which
-    must be longer than the chains remember. Worlds are scored three times as they come and not kept.
+    must be longer than the autocorrelation. Each world is scored three times and not kept.
     """
     up, down = [], []
     for values in each(potential, draws):
@@ -83,7 +83,10 @@ def stepping_stone(potential: Potential, draws: Draws, *, batches: int | None = 
         down.append(to_lower[:-1] - own[1:])
     forward, reverse = torch.stack(up), torch.stack(down)
     if not forward.shape[1]:
-        raise InputError("a ratio needs two levels, but this potential has one. Anneal instead.")
+        raise InputError(
+            "a ratio needs two levels, but this potential has one. Anneal instead.",
+            kind="unsupported",
+        )
     _check_overlap(forward, reverse)
     blocks = label_blocks(len(forward), forward.shape[2], batches).to(forward.device)
     ahead, ahead_influence = log_mean(forward, blocks)
@@ -122,7 +125,10 @@ def mbar(potential: Potential, draws: Draws, *, batches: int | None = None) -> D
     table = torch.stack(found).permute(1, 2, 0, 3).cpu()  # scored by, drawn at, draw, chain
     levels, _, number, chains = table.shape
     if levels < 2:
-        raise InputError("a ratio needs two levels, but this potential has one. Anneal instead.")
+        raise InputError(
+            "a ratio needs two levels, but this potential has one. Anneal instead.",
+            kind="unsupported",
+        )
     _check_connected((table > NOTHING).flatten(2).any(2).T)
     blocks = label_blocks(number, chains, batches)
     log_z, independent = _solve(table.flatten(2))
@@ -153,7 +159,8 @@ def _check_overlap(forward: LogWeights, reverse: LogWeights) -> None:
             raise InputError(
                 f"some draws of level {pair + start} must be possible at level {pair + end}, but hard "
                 f"formulas forbid them all there, so the ratio cannot be estimated. Record more draws, "
-                "or put a level with milder formulas in between."
+                "or put a level with milder formulas in between.",
+                kind="conflict",
             )
 
 
@@ -168,7 +175,8 @@ def _check_connected(reaches: Bool[Tensor, "levels levels"]) -> None:
         raise InputError(
             f"levels must have possible worlds in common, but hard formulas forbid all draws of level "
             f"{start} at level {end}, and there is no way round over other levels. Record more draws, "
-            "or put levels with milder formulas in between."
+            "or put levels with milder formulas in between.",
+            kind="conflict",
         )
 
 
@@ -177,8 +185,8 @@ def _solve(
 ) -> tuple[Float64[Tensor, " levels"], Float64[Tensor, "levels levels"]]:
     """pymbar's log Z relative to the first level, and its errors; refused if it found no solution."""
     levels, _, number = table.shape
-    with _quiet():  # its complaints are about attempts; whether one succeeded is checked below
-        import pymbar  # slow to import, and talkative
+    with _quiet():  # its warnings are about attempts; whether one succeeded is checked below
+        import pymbar  # slow to import, and logs while it is imported
         from pymbar.utils import ParameterError
 
         # Without a seed it would reseed numpy's global generator.
@@ -186,17 +194,17 @@ def _solve(
             solved = pymbar.MBAR(-table.flatten(1).numpy(), [number] * levels, rseed=0)
             answer = solved.compute_free_energy_differences()
         except (ParameterError, np.linalg.LinAlgError) as error:
-            raise InputError(f"{_NO_SOLUTION} pymbar says: {error}") from None
+            raise InputError(f"{_NO_SOLUTION} pymbar says: {error}", kind="numeric") from None
     log_z = -torch.from_numpy(answer["Delta_f"][0]).clone()
     counts = (table.flatten(1) - log_z[:, None]).softmax(0).sum(1) / number
     if not bool(((counts - 1).abs() < 1e-5).all()):
-        raise InputError(_NO_SOLUTION)
+        raise InputError(_NO_SOLUTION, kind="numeric")
     return log_z, torch.from_numpy(answer["dDelta_f"]).clone()
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what pymbar logs and warns of to itself."""
+    """Silence the log and the warnings of pymbar."""
     logger = logging.getLogger("pymbar")
     before = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""What all potentials share: checks, slopes by autograd, alternatives by brute force."""
+"""The base of all potentials: checks, slopes by autograd, alternatives by brute force."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,21 +20,21 @@ class ScoreError(InputError):
     """A score that is NaN or plus infinity; `world` is the first world that has it."""
 
     def __init__(self, message: str, world: Integer[Tensor, " groups"]) -> None:
-        super().__init__(message)
+        super().__init__(message, kind="numeric")
         self.world = world
 
 
 class BasePotential(nn.Module, ABC):
-    """The public face of a potential: checks what goes in and what comes out.
+    """The public interface of a potential: checks its inputs and its outputs.
 
-    A subclass says how worlds are scored (`evaluate`) and how slopes are found
+    A subclass defines how worlds are scored (`evaluate`) and how slopes are found
     (`evaluate_with_slopes`); most extend `NeuralPotential`, which needs only `forward`.
     """
 
     def __init__(self, space: Space, levels: int) -> None:
         super().__init__()
         if levels < 1:
-            raise InputError(f"a potential needs at least one level, but levels is {levels}.")
+            raise InputError(f"levels must be at least 1, got {levels}.")
         self.space = space
         self._levels = levels
         self.precision = nn.Buffer(torch.zeros(0), persistent=False)  # follows `.double()`
@@ -83,7 +83,7 @@ class BasePotential(nn.Module, ABC):
         chains, most = values.shape[1], int(self.space.sizes.max())
         now = values.gather(2, groups[..., None]).squeeze(2).long()
         own = torch.arange(chains, device=values.device) * most + now
-        # What only fills up a level goes into a last column, which is dropped.
+        # Padding goes into a last column, which is dropped.
         found = scores.new_full((len(values), chains * most + 1), float("-inf"))
         found = found.scatter(1, torch.cat([own, place], dim=1), scores)
         return found[:, :-1].unflatten(1, (chains, most))
@@ -91,7 +91,7 @@ class BasePotential(nn.Module, ABC):
     def evaluate_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
         """How much the score grows when each of some groups, alone, takes each category.
 
-        Here by scoring every changed world; a potential of local terms looks only at those concerned.
+        Here by scoring every changed world; a potential of local terms evaluates only those that change.
         The worlds must be possible.
         """
         most = int(self.space.sizes.max())
@@ -112,10 +112,10 @@ class BasePotential(nn.Module, ABC):
         return None
 
     def violations_of(self, values: Values) -> Float[Tensor, "levels chains"]:
-        """How much forbids each world: 0 where the score is finite.
+        """How many violations forbid each world: 0 where the score is finite.
 
         Here 1 for every forbidden world; a potential that can count its violations overrides this, so
-        that a search sees when it comes closer.
+        that a search can measure its progress.
         """
         return (self.evaluate(values) == float("-inf")).to(self.dtype)
 
@@ -143,7 +143,7 @@ class BasePotential(nn.Module, ABC):
         ):
             raise InputError(
                 f"one group from 0 to {self.space.groups - 1} must be chosen for every chain, in the "
-                f"shape (levels, chains) = {tuple(values.shape[:2])}; given: {tuple(groups.shape)}."
+                f"shape (levels, chains) = {tuple(values.shape[:2])}, got {tuple(groups.shape)}."
             )
         scores = self.evaluate_alternatives(values, groups)
         self._check_real(scores)
@@ -177,7 +177,7 @@ class BasePotential(nn.Module, ABC):
             )
         if values.is_floating_point():
             raise InputError(
-                f"values are integers, one category per group, but these are {values.dtype}. "
+                f"values must be integers, one category per group, got {values.dtype}. "
                 "Turn one-hot tensors into values with space.categories(onehot)."
             )
         outside = (values < 0) | (values >= self.space.sizes.to(values.device))
@@ -192,8 +192,9 @@ class BasePotential(nn.Module, ABC):
     def _check_real(self, scores: Tensor) -> None:
         if scores.is_complex():
             raise InputError(
-                f"scores are real numbers, but {type(self).__name__} gives {scores.dtype}. Give it real "
-                "weights."
+                f"scores must be real numbers, but {type(self).__name__} gives {scores.dtype}. Give it "
+                "real weights.",
+                kind="numeric",
             )
 
     def _check_scores(self, scores: Tensor, values: Values, what: str = "") -> None:
@@ -232,7 +233,7 @@ def by_level(tensor: Tensor, levels: int) -> bool:
 
 
 def sliced(potential: Kind, levels: Sequence[int]) -> Kind:
-    """What `BasePotential.at_levels` does, for potentials that override it and add to it."""
+    """The default of `BasePotential.at_levels`, for potentials that extend it."""
     chosen = potential.chosen_levels(levels)
     new = _sliced(potential, potential.levels, chosen)
     new._levels = len(chosen)
@@ -271,9 +272,10 @@ def refuse_complex(tensors: Mapping[str, Tensor], source: str | None = None) -> 
     for name, tensor in tensors.items():
         if tensor.is_complex():
             raise InputError(
-                f"weights are real numbers, but {name} is {tensor.dtype}. Save the model with real "
+                f"weights must be real numbers, but {name} is {tensor.dtype}. Save the model with real "
                 "weights, or fetch another copy.",
                 source,
+                token=name,
             )
 
 
@@ -302,7 +304,8 @@ class NeuralPotential(BasePotential):
                 if not score.requires_grad:
                     raise InputError(
                         f"{type(self).__name__} cannot be differentiated by the one-hot entries. Make a "
-                        "ValuesPotential of a function that autograd cannot follow."
+                        "ValuesPotential of a function that autograd cannot follow.",
+                        kind="unsupported",
                     )
                 (slope,) = torch.autograd.grad(score.sum(), onehot)
             scores.append(score.detach())

@@ -1,4 +1,4 @@
-"""A soft bound on what a potential can say: (2c / pi) arctan(pi score / 2c)."""
+"""A soft bound on the scores of a potential: (2c / pi) arctan(pi score / 2c)."""
 
 from math import pi
 
@@ -22,7 +22,7 @@ class BoundedPotential(BasePotential):
     def __init__(self, potential: BasePotential, bound: float) -> None:
         super().__init__(potential.space, potential.levels)
         if not 0 < bound < float("inf"):
-            raise InputError(f"a bound is a positive number of nats, but is {bound}.")
+            raise InputError(f"bound must be a positive number of nats, got {bound}.")
         self.precision = nn.Buffer(potential.precision.clone(), persistent=False)
         self.potential, self.bound = potential, float(bound)
 

@@ -1,4 +1,4 @@
-"""A potential that counts how often it is asked."""
+"""A potential that counts its evaluations."""
 
 import time
 
@@ -56,8 +56,9 @@ class Counted:
     def score_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
         if not isinstance(self.potential, BasePotential):
             raise InputError(
-                "this kernel asks for changes of many groups at once, which only potentials of nmln can "
-                "tell. Wrap your function in a OneHotPotential or a ValuesPotential."
+                "this kernel changes many groups at once, which only potentials of nmln can "
+                "score. Wrap your function in a OneHotPotential or a ValuesPotential.",
+                kind="unsupported",
             )
         start = time.perf_counter()
         changes = self.potential.score_changes(values, groups)

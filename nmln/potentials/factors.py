@@ -1,6 +1,6 @@
 """Ground formulas as tables: the truth of each for all categories of the few groups that it depends on.
 
-What one changed group does to thousands of ground formulas then takes a handful of look-ups, however the
+The effect of one changed group on thousands of ground formulas then takes a few look-ups, however the
 formulas are built.
 """
 

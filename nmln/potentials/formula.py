@@ -50,7 +50,7 @@ class FormulaPotential(BasePotential):
         strengths = [1.0] * levels if strengths is None else list(map(float, strengths))
         if len(strengths) != levels or not all(0 <= s <= 1 for s in strengths):
             raise InputError(
-                f"strengths are one number from 0 to 1 for each of the {levels} levels, but these are "
+                f"strengths must be one number from 0 to 1 for each of the {levels} levels, got "
                 f"{strengths}."
             )
         for one in formulas:
@@ -61,7 +61,7 @@ class FormulaPotential(BasePotential):
                     "weight."
                 )
         if not 0 < penalty < float("inf"):
-            raise InputError(f"a penalty must be positive and finite, but is {penalty}.")
+            raise InputError(f"penalty must be positive and finite, got {penalty}.")
         expanded = [one for formula in formulas for one in self._expand(formula)]
         self.soft = [one for one in expanded if not one.hard]
         self.hard = [one for one in expanded if one.hard]
@@ -184,7 +184,7 @@ class FormulaPotential(BasePotential):
         return changes.unflatten(0, values.shape[:2])
 
     def _all_weights(self) -> Float[Tensor, "levels formulas"]:
-        """What a true grounding of every formula is worth at every level, the hard ones last."""
+        """The weight of a true grounding of every formula at every level, the hard ones last."""
         strengths = self.weights.new_tensor(self.strengths)[:, None]
         hard = torch.where(strengths == 1, _FORBIDDING, self.penalty * strengths)
         return torch.cat([self.weights * strengths, hard.expand(-1, len(self._hard))], dim=1)

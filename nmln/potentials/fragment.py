@@ -83,12 +83,14 @@ def _distinct_tuples(places: list[tuple[str, int]]) -> tuple[np.ndarray, tuple[i
 def all_fragments(space: Space, width: int) -> list[Fragments]:
     """The fragments of a width, one table for every way to choose the sorts of its constants."""
     if width < 1:
-        raise InputError(f"the width of fragments must be at least 1, but is {width}.")
+        raise InputError(f"the width of fragments must be at least 1, got {width}.")
     for attribute in space.language:
         if attribute.arity > width:
             raise InputError(
                 f"{attribute.declaration()} has arity {attribute.arity}, but fragments of width {width} "
-                f"see at most {width} constants at a time. Take width={attribute.arity}."
+                f"see at most {width} constants at a time. Take width={attribute.arity}.",
+                token=attribute.name,
+                kind="conflict",
             )
     constants = sum(map(len, space.domain.values()))
     choices = combinations_with_replacement(space.domain, width) if width <= constants else ()
@@ -101,13 +103,14 @@ def all_fragments(space: Space, width: int) -> list[Fragments]:
     if not tables:
         sizes = ", ".join(f"{len(names)} of sort {sort}" for sort, names in space.domain.items())
         raise InputError(
-            f"fragments of width {width} need as many constants, but there are {sizes or 'none'}."
+            f"fragments of width {width} need as many constants, but there are {sizes or 'none'}.",
+            kind="conflict",
         )
     return tables
 
 
 class FragmentNetwork(NeuralPotential):
-    """What the fragment potentials share: gathering fragments and running a network on each."""
+    """The base of the fragment potentials: gathers fragments and runs a network on each."""
 
     def __init__(
         self,
@@ -139,7 +142,7 @@ class FragmentNetwork(NeuralPotential):
         return max(1, _AT_ONCE // (largest * self.levels))
 
     def outputs(self, onehot: OneHot) -> list[Float[Tensor, "levels chains fragments outputs"]]:
-        """What the network says of every fragment, for every table."""
+        """The outputs of the network for every fragment of every table."""
         found = []
         for index, (table, network) in enumerate(zip(self.tables, self.networks, strict=True)):
             entries: Tensor = getattr(self, f"entries_{index}")

@@ -120,7 +120,7 @@ def exact_differences(potential: BasePotential, values: Values, scores: Scores) 
 
 
 def checked_scores(scores: Tensor, shape: torch.Size) -> Scores:
-    """What a user's function returned, if it is what it should be."""
+    """The scores that a user's function returned, checked."""
     if not isinstance(scores, Tensor) or scores.shape != shape or not scores.is_floating_point():
         found = (
             f"{scores.dtype} of shape {tuple(scores.shape)}"

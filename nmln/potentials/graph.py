@@ -91,7 +91,11 @@ class GraphPotential(BasePotential):
     def preset(name: str, space: Space, levels: int, **options: Any) -> "GraphPotential":
         """A named size: `paper` (10 layers of 128) or `small` (4 layers of 64)."""
         if name not in PRESETS:
-            raise InputError(f"unknown preset {name!r}. Choose one of {', '.join(PRESETS)}.")
+            raise InputError(
+                f"unknown preset {name!r}. Choose one of {', '.join(PRESETS)}.",
+                token=name,
+                kind="unknown",
+            )
         return GraphPotential(space, levels, **{**PRESETS[name], **options})
 
     def weight_products(self) -> int:

@@ -1,4 +1,4 @@
-"""Formulas grounded over a space: truth on worlds, and what one changed group would do to it.
+"""Formulas grounded over a space: truth on worlds, and the effect of one changed group on it.
 
 Tables have one row for every grounding of the free variables, and behind it one axis for every
 quantified variable, of length one where a part of the formula does not depend on it.
@@ -76,7 +76,8 @@ class Grounding:
             raise InputError(
                 f"{str(formula)[:200]} has {told(self.count)} groundings, "
                 f"{told(self.count * self._room)} with its quantified variables: too many to hold. "
-                "Take fewer constants or variables."
+                "Take fewer constants or variables.",
+                kind="size",
             )
         self._leaves: list[_Ground] = []
         self._next_axis = len(self.free)
@@ -234,7 +235,7 @@ class Grounding:
         truth = truth.reshape(len(truth), self.count).expand(len(codes), -1)
         return groups, strides, truth.T.to(torch.int8).contiguous()
 
-    # What becomes of the groundings when one group takes another category.
+    # Changes of the groundings when one group takes another category.
 
     @cached_property
     def _pairs(self) -> tuple[Int64[Tensor, " pairs"], Int64[Tensor, " pairs"]]:

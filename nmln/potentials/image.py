@@ -18,7 +18,7 @@ class ImagePotential(NeuralPotential):
     Convolutions of 3 x 3 with ReLU, then a network on all pixels. The order of the constants means
     something here, so the potential is not invariant under relabelling, on purpose. Every category
     but false or none is a channel of its own. If the language has more than one predicate, `name`
-    says which is the picture; the others are not looked at.
+    says which is the picture; the others are ignored.
     """
 
     def __init__(
@@ -36,13 +36,16 @@ class ImagePotential(NeuralPotential):
         if name is None and len(space.language) != 1:
             listed = ", ".join(attribute.name for attribute in space.language)
             raise InputError(
-                f"say which predicate is the picture, as in name='queen', of: {listed}."
+                f"name must say which predicate is the picture, as in name='queen', of: {listed}.",
+                kind="missing",
             )
         attribute = space.language[name] if name is not None else space.language.attributes[0]
         if attribute.arity != 2:
             raise InputError(
                 f"a picture needs a binary predicate, but {attribute.declaration()} has arity "
-                f"{attribute.arity}. Use GraphPotential or FragmentPotential."
+                f"{attribute.arity}. Use GraphPotential or FragmentPotential.",
+                token=attribute.name,
+                kind="unsupported",
             )
         if min(channels, layers, hidden) < 1:
             raise InputError(

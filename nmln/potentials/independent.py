@@ -11,7 +11,7 @@ from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Valu
 
 
 class IndependentPotential(BasePotential):
-    """Every group for itself: the sum of a fixed number for each category of each attribute.
+    """A sum over groups: a fixed number for each category of each attribute.
 
     All groups of an attribute share their numbers, so that relabelling changes nothing. Nothing here is
     learned: `fit` takes the numbers from data.

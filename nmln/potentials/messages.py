@@ -63,14 +63,14 @@ def transform(state: Tensor, weight: Tensor, rows: Rows | None, out: Tensor, roo
 
 
 def sums(table: Tensor, indices: Tensor, starts: Tensor) -> Tensor:
-    """The sum of each bag's rows; many small ones, so that the checks of the usual call would tell."""
+    """The sum of each bag's rows; skips the checks of the usual call, which cost much on small bags."""
     return torch.embedding_bag(table, indices, starts, False, 0)[0]
 
 
 def transform_back(
     gradient: Tensor, weight: Tensor, rows: Rows | None, out: Tensor, room: Tensor
 ) -> None:
-    """The same on the way back: gradients by the states of those who were heard."""
+    """The backward pass of `transform`: gradients by the states of the nodes that were heard."""
     parts = weight.split(gradient.shape[1], dim=1)
     if rows is None:
         told = out[: len(parts) * len(gradient)].view(len(gradient), len(parts), -1)

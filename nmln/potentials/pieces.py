@@ -1,4 +1,4 @@
-"""Whether the graph of a world is in one piece, which no network of messages can tell for sure."""
+"""The number of pieces of a world's graph, which message passing cannot determine reliably."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from nmln.potentials.wiring import number_nodes
 from nmln.space import Space
 from nmln.types import Scores, Slopes, Values
 
-UNIT = 10.0  # nats a piece for a weight of 1: weights are learned in steps that suit a network
+UNIT = 10.0  # nats per piece for a weight of 1: weights are learned in steps that suit a network
 _ROWS = 2**20  # places of adjacency that are looked at together
 
 
@@ -21,7 +21,7 @@ class PiecesPotential(BasePotential):
     Nodes are the constants of all sorts; two are linked where a binary attribute says anything but none
     or false of them, in either order. Attributes that cannot say so, or are of more than two constants,
     link nothing. The connected components of this graph are its pieces. A node that hears only its
-    neighbours cannot tell a ring beside another ring from one large ring, so that a graph potential
+    neighbours cannot distinguish two rings from one large ring, so that a graph potential
     alone leaves such worlds too probable. Scores take time in proportion to the cube of the nodes,
     slopes a few times as long.
     """
@@ -36,7 +36,8 @@ class PiecesPotential(BasePotential):
         if not linking:
             raise InputError(
                 "pieces are counted by links, but no binary attribute here can say none or false. "
-                "Do without: leave out --pieces, or set model.pieces=false."
+                "Do without: leave out --pieces, or set model.pieces=false.",
+                kind="unsupported",
             )
         first, self.nodes = number_nodes(space)
         self.weight = nn.Parameter(torch.zeros(levels))
@@ -121,7 +122,7 @@ class PiecesPotential(BasePotential):
     def _changes(
         self, worlds: Integer[Tensor, "worlds groups"]
     ) -> Integer[Tensor, "worlds entries"]:
-        """How many pieces more each world has with one group in one category."""
+        """How many more pieces each world has with one group in one category."""
         linked = self._linked(worlds)
         one, other = self.ends
         place = one * self.nodes + other

@@ -42,30 +42,39 @@ class QuantifiedPotential(FragmentNetwork):
         unknown = [name for name in quantifiers if name not in AGGREGATES]
         if unknown or not quantifiers:
             raise InputError(
-                f"a quantifier is one of {', '.join(AGGREGATES)}, but these are {quantifiers}."
+                f"quantifiers must be some of {', '.join(AGGREGATES)}, got {quantifiers}.",
+                token=unknown[0] if unknown else None,
+                kind="unknown" if unknown else "empty",
             )
         if sorts is None:
             if len(space.domain) != 1:
                 raise InputError(
                     f"this language has the sorts {', '.join(space.domain) or 'none'}: say which each "
-                    "variable ranges over, as in sorts=('person', 'city')."
+                    "variable ranges over, as in sorts=('person', 'city').",
+                    kind="missing",
                 )
             sorts = tuple(space.domain) * len(quantifiers)
         if len(sorts) != len(quantifiers) or any(sort not in space.domain for sort in sorts):
             raise InputError(
                 f"every quantifier needs a sort of the language ({', '.join(space.domain)}), but "
-                f"{len(quantifiers)} quantifiers have the sorts {sorts}."
+                f"{len(quantifiers)} quantifiers have the sorts {sorts}.",
+                kind="conflict",
             )
         for attribute in space.language:
             lacking = Counter(attribute.sorts) - Counter(sorts)
             if lacking:
                 raise InputError(
                     f"{attribute.declaration()} would never be seen: it needs more variables of sort "
-                    f"{', '.join(lacking)} than the {len(sorts)} that these quantifiers have."
+                    f"{', '.join(lacking)} than the {len(sorts)} that these quantifiers have.",
+                    token=attribute.name,
+                    kind="conflict",
                 )
         table = fragments(space, sorts)
         if not len(table.constants):
-            raise InputError(f"there are not enough constants for variables of the sorts {sorts}.")
+            raise InputError(
+                f"there are not enough constants for variables of the sorts {sorts}.",
+                kind="conflict",
+            )
         rng = rng or Generator().manual_seed(0)
         super().__init__(space, levels, [table], (*hidden, 1), embedding, rng)
         self.quantifiers = quantifiers

@@ -24,7 +24,9 @@ class TotalPotential(BasePotential):
 
     def __init__(self, parts: Sequence[BasePotential]) -> None:
         if not parts:
-            raise InputError("a total needs at least one part: TotalPotential([potential]).")
+            raise InputError(
+                "a total needs at least one part: TotalPotential([potential]).", kind="empty"
+            )
         super().__init__(parts[0].space, parts[0].levels)
         self.precision = nn.Buffer(parts[0].precision.clone(), persistent=False)
         self.parts = nn.ModuleList()
@@ -39,16 +41,18 @@ class TotalPotential(BasePotential):
         if part.space != self.space:
             raise InputError(
                 f"{type(part).__name__} is over another space than the other parts. Build it with the "
-                "same space."
+                "same space.",
+                kind="conflict",
             )
         if part.levels != len(levels):
             raise InputError(
                 f"{type(part).__name__} has {part.levels} levels, but is to act at {len(levels)}: "
-                f"{levels}. Build it with levels={len(levels)}."
+                f"{levels}. Build it with levels={len(levels)}.",
+                kind="conflict",
             )
         if len(set(levels)) < len(levels) or any(not 0 <= i < self.levels for i in levels):
             raise InputError(
-                f"a part acts at different levels out of 0 to {self.levels - 1}, but these are {levels}."
+                f"levels must be different numbers from 0 to {self.levels - 1}, got {levels}."
             )
         self.parts.append(part)
         wide = torch.promote_types(self.precision.dtype, part.dtype)
@@ -156,7 +160,7 @@ class TotalPotential(BasePotential):
 
 
 def _times(beta: Tensor, scores: Tensor) -> Tensor:
-    """beta times scores, where minus infinity stays what it is, whatever beta."""
+    """beta times scores, where minus infinity stays minus infinity for every beta."""
     forbidden = scores == float("-inf")
     if not bool(forbidden.any()):
         return beta * scores

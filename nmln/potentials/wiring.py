@@ -27,7 +27,7 @@ _CELLS = 2**21  # how many cells are looked at together
 class Rows(NamedTuple):
     """The (relation, node) pairs that take part in a batch, relation by relation.
 
-    Most nodes have no neighbour along most relations: what nobody hears need not be computed.
+    Most nodes have no neighbour along most relations: rows that no node hears are not computed.
     """
 
     nodes: Int64[Tensor, " rows"]
@@ -45,9 +45,9 @@ class Bags(NamedTuple):
 
 
 class Graphs(NamedTuple):
-    """The worlds of a batch: what each node is, hears from others, and tells them back of gradients.
+    """The worlds of a batch: node features, the rows that each node hears, and those of gradients.
 
-    `starts` is where the bag of every node begins. `all_heard` numbers the heard rows among all
+    `starts` is where the bag of every node starts. `all_heard` numbers the heard rows among all
     (node, relation) pairs.
     """
 
@@ -124,7 +124,9 @@ class Wiring(nn.Module):
             if attribute.arity > 2:
                 raise InputError(
                     f"a graph has no place for {attribute.declaration()} of arity {attribute.arity}. "
-                    f"Use FragmentPotential(space, levels, width={attribute.arity})."
+                    f"Use FragmentPotential(space, levels, width={attribute.arity}).",
+                    token=attribute.name,
+                    kind="unsupported",
                 )
         self.space = space
         self._cached_bases: dict[tuple, Tensor] = {}
@@ -209,7 +211,9 @@ class Wiring(nn.Module):
             if len(kept) > 250:
                 raise InputError(
                     f"{attribute.name} has {len(kept)} values, but a graph potential takes at most 250 "
-                    "relations from one attribute."
+                    "relations from one attribute.",
+                    token=attribute.name,
+                    kind="unsupported",
                 )
             codes[block.entries] = np.tile(code, block.count)
             if attribute.symmetric:
@@ -267,9 +271,8 @@ class Wiring(nn.Module):
     ) -> Iterator[tuple[int, slice, Graphs]]:
         """The graphs of all worlds, level by level in batches of at most `size` chains.
 
-        With `compact`, rows that nobody hears are left out, which costs time here and saves it later.
-        Looks at as many worlds at once as makes sense, because many small steps cost more than a few
-        large ones.
+        With `compact`, rows that no node hears are left out, which costs time here and saves it later.
+        Many worlds are handled at once, because many small steps cost more than a few large ones.
         """
         levels, chains, _ = values.shape
         room = max(1, _CELLS // (max(1, len(self.cell_group)) * size))

@@ -22,12 +22,12 @@ from nmln.types import Evaluations, Info, State, SwapInfo, Tuning, Values
 
 _LEAST_GAIN = 0.05  # step sizes keep following a target that changes
 _MOST_MOVES = 4  # times the configured number, where they follow the acceptance
-_LEAST_SHARE = 0.7  # of the chains that must still count when they are drawn anew
+_LEAST_SHARE = 0.7  # of the chains that must still count when they are resampled
 _DRAWS = 1000  # worlds that the first log Z is estimated from
 
 
 class Followed(NamedTuple):
-    """What the chains did after an update."""
+    """Statistics of the chains after an update."""
 
     info: Info
     swaps: tuple[SwapInfo, ...]
@@ -38,8 +38,8 @@ class Followed(NamedTuple):
 class Chains:
     """Replicas of all levels that are kept from step to step.
 
-    Every update of the parameters makes them lag a little. The differences of their scores say by how
-    much: they tell how log Z has grown, and, if asked for, which chains to keep (Jarzynski's equality).
+    Every update of the parameters makes them lag a little. The differences of their scores show by how
+    much: they give the growth of log Z and, if configured, the chains to keep (Jarzynski's equality).
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class Chains:
 
     @torch.no_grad()
     def rescore(self, potential: BasePotential) -> None:
-        """What the worlds score under these parameters: the next update is measured from here."""
+        """Score the worlds under these parameters: the next update is measured from here."""
         self.scores = self.method.sampled(potential).score(self.values)
 
     @property
     def moves(self) -> int:
-        """How many moves the next sweep takes: more where few are accepted, if asked for."""
+        """How many moves the next sweep takes: more where few are accepted, if configured."""
         least = self.config.moves
         if not self.config.changes:
             return least
@@ -122,7 +122,7 @@ class Chains:
         return Followed(info, swaps, growth, shares[-self.method.trained_levels :])
 
     def wait(self, potential: BasePotential) -> Followed:
-        """Stay where the chains are; they are not asked yet. Nothing is known of log Z from then on."""
+        """Leave the chains where they are, while they are not used; log Z is not followed."""
         self.rescore(potential)
         none = self.scores.new_zeros(self.method.chain_levels)
         ones = torch.ones(self.method.trained_levels, dtype=torch.float64)
@@ -134,19 +134,19 @@ class Chains:
         shares: Float64[Tensor, " trained"],
         acceptance: float,
     ) -> None:
-        """Take over what all processes found together."""
+        """Take over the averages over all processes."""
         self.log_z = self.log_z + growth.log()
         self.effective_share = float(shares.min())
         self.acceptance += 0.1 * (acceptance - self.acceptance)
 
     def _resampled(self, state: State, weights: Float64[Tensor, "levels replicas"]) -> State:
-        """Draw the chains of every level anew by what the update made of them.
+        """Resample the chains of every level by the weights that the update gave them.
 
         The factor by which a chain's probability has grown is its weight: then the chains are those of
-        the new model, whatever they lag behind by themselves (Jarzynski's equality). Systematic
-        resampling: each comes on in proportion to its weight, up to one, so that small updates replace
-        few. Levels are drawn apart, because which chains form a replica does not matter. After an
-        update so large that few chains would be left, they are drawn by a root of the weights.
+        the new model, however far they lag behind (Jarzynski's equality). Systematic resampling: each
+        is copied in proportion to its weight, up to one, so that small updates replace few. Levels are
+        drawn separately, because it does not matter which chains form a replica. After an update so
+        large that few chains would be left, they are drawn by a root of the weights.
         """
         levels, replicas = weights.shape
         offsets = torch.rand(levels, 1, generator=self.rng, dtype=torch.float64)
@@ -158,7 +158,7 @@ class Chains:
         return State(state.values[rows, chosen], state.scores[rows, chosen], slopes)
 
     def _renewed(self, values: Values) -> Values:
-        """The chains, a few of the noisiest of them begun anew from corrupted data.
+        """The chains, a few of the noisiest of them restarted from corrupted data.
 
         What is drawn there is distributed as the data that the noisiest level is fitted to, and reaches
         the other levels only through exact swaps.
@@ -187,7 +187,7 @@ class Chains:
         }
 
     def restore(self, part: dict[str, Any]) -> None:
-        """Go on from what one process kept."""
+        """Continue from the tree of one process."""
         self._restore_common(part)
         self.values, self.walkers = part["values"], part["walkers"]
         self.scores = part["scores"]

@@ -32,8 +32,8 @@ def train(
 
     Every `good_every` steps a state that looks healthy is kept in memory. When a run diverges it goes
     back there with half the learning rate, gives a `Return` that says why, and after the configured
-    number of `retries` ends with a `DivergenceError`. Who saves the run hands in the guard, and saves
-    it too: then a resumed run goes back when and where the uninterrupted one does.
+    number of `retries` ends with a `DivergenceError`. A caller that saves the run passes its own guard
+    and saves it too: then a resumed run goes back when and where the uninterrupted one does.
     """
     guard = guard or Guard.of(trainer)
     while trainer.step_number < trainer.config.training.steps:
@@ -53,7 +53,7 @@ def train(
 
 @dataclass
 class Guard:
-    """Looks for signs of a run that has left the road, and knows the way back."""
+    """Detects a run that diverges, and returns it to its last good state."""
 
     good: dict[str, Any]  # the trainer's last state that looked healthy
     widest_gap: float
@@ -63,7 +63,7 @@ class Guard:
 
     @staticmethod
     def of(trainer: Trainer) -> "Guard":
-        """A guard that has seen nothing yet and takes the trainer as it is for healthy."""
+        """A new guard that takes the current state of the trainer as healthy."""
         # In nats: more than every group of every world being off.
         return Guard(deepcopy(trainer.tree()), 2.0 * trainer.space.groups)
 
@@ -98,15 +98,16 @@ class Guard:
             raise DivergenceError(
                 f"training diverged {len(self.reasons)} times, each time after going back with half "
                 f"the learning rate ({'; '.join(self.reasons)}). Take a smaller learning rate, more "
-                "moves a step (chains.moves), an energy penalty (optimiser.energy_penalty) or a "
-                "smaller network."
+                "moves per step (chains.moves), an energy penalty (optimiser.energy_penalty) or a "
+                "smaller network.",
+                kind="numeric",
             )
         trainer.restore(deepcopy(self.good))
         trainer.slowed = slowed
         self.frozen = self.apart = 0
         return Return(at, trainer.step_number, reason)
 
-    # All that must be kept to go on.
+    # The state that is needed to continue.
 
     def tree(self) -> dict[str, Any]:
         """The guard as named tensors and plain values."""
@@ -118,6 +119,6 @@ class Guard:
         }
 
     def restore(self, tree: dict[str, Any]) -> None:
-        """Go on from a tree."""
+        """Continue from a tree."""
         self.good, self.reasons = tree["good"], list(tree["reasons"])
         self.frozen, self.apart = tree["frozen"], tree["apart"]

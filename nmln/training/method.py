@@ -1,4 +1,4 @@
-"""What makes noising, tempering and single-level training different: levels, and nothing else."""
+"""Noising, tempering and single-level training: methods that differ only in their levels."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from nmln.types import Values
 
 @dataclass(frozen=True)
 class Method:
-    """How the levels that chains run at belong to the levels that are trained."""
+    """How the levels that chains run at correspond to the levels that are trained."""
 
     noise: Ladder  # the rates that the data are corrupted at, one for each trained level
     temperatures: Temperatures | None = None
@@ -39,17 +39,17 @@ class Method:
 
     @property
     def ladder(self) -> LadderLike:
-        """What the chains exchange along."""
+        """The ladder along which the chains exchange."""
         return self.noise if self.temperatures is None else self.temperatures
 
     def sampled(self, potential: BasePotential) -> BasePotential:
-        """What the chains sample from."""
+        """The potential that the chains sample from."""
         if self.temperatures is None:
             return potential
         return TemperedPotential(potential, self.temperatures)
 
     def negative(self, values: Integer[Tensor, "running chains groups"]) -> Values:
-        """The chains whose worlds the model is held against: all levels, or the one at T = 1."""
+        """The chains of the negative phase: all levels, or the one at T = 1."""
         return values[-self.trained_levels :]
 
     def corrupt(

@@ -11,7 +11,7 @@ from nmln.types import Values
 
 
 class Phases(NamedTuple):
-    """What a step saw of both phases, level by level."""
+    """Mean scores of both phases of a step, level by level."""
 
     positive: Float[Tensor, " levels"]  # mean score of the data
     negative: Float[Tensor, " levels"]  # weighted mean score of the chains
@@ -62,8 +62,8 @@ def accumulate_local_gradient(
 ) -> Phases:
     """Add the gradient of the negative pseudo-likelihood of one group of each world.
 
-    The group is drawn at random, the same at every level, and asked for given all others. No chains
-    are needed, so it is cheap; what it teaches is which changes of the data are wrong, and nothing
+    The group is drawn at random, the same at every level, and predicted from all others. No chains
+    are needed, so it is cheap; it teaches which single changes of the data are wrong, and nothing
     about worlds that are many changes away. The negative phase is the mean over the group's categories.
     """
     sizes = potential.space.sizes

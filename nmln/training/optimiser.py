@@ -13,7 +13,7 @@ from nmln.potentials.base import by_level
 
 BETAS = (0.9, 0.99)
 MEMORY = ("step", "own_mean", "own_square", "common_mean", "common_square")
-"""What `CommonAdam` keeps for a parameter."""
+"""The state that `CommonAdam` keeps per parameter."""
 
 
 def make_optimiser(
@@ -103,7 +103,7 @@ _GAIN, _MOST = 0.1, 0.1  # how fast the pace follows; largest change of its loga
 
 @contextmanager
 def paced(parameters: Iterable[nn.Parameter], pace: Float64[Tensor, " levels"]) -> Iterator[None]:
-    """Shorten what is done to the parameters of each level within, whatever does it."""
+    """Scale down the change that the body makes to the parameters of each level."""
     if bool((pace == 1).all()):
         yield
         return

@@ -1,4 +1,4 @@
-"""From what a checkpoint holds to a run that goes on: nothing in it is believed unchecked."""
+"""Continue a run from a checkpoint; nothing in it is trusted unchecked."""
 
 from copy import deepcopy
 from typing import Any
@@ -16,8 +16,8 @@ from nmln.training.optimiser import MEMORY, CommonAdam
 def restore(kept: checkpoint.Checkpoint, trainer: Trainer, guard: Guard) -> float:
     """Bring a new trainer and its guard to where a checkpoint was made; the seconds used so far.
 
-    Hashes show that a file is the one that was written, not that it was written by this run: whatever
-    does not fit the trainer's own parts is an error that names the first difference.
+    Hashes show that a file is the one that was written, not that it was written by this run: a content
+    that does not fit the trainer's own parts is an error that names the first difference.
     """
     fresh = trainer.tree()
     try:
@@ -28,35 +28,39 @@ def restore(kept: checkpoint.Checkpoint, trainer: Trainer, guard: Guard) -> floa
             guard.restore(tree["guard"])
         else:
             guard.good = tree
-        # The way back is tried too: when it is needed, it is too late to find it blocked.
+        # The last good state is tried too: a failure when it is needed would come too late.
         for state in (guard.good, tree):
             trainer.restore(deepcopy(state))
             _check(trainer.tree(), fresh, "")
             _check_optimiser(trainer)
         return float(kept.content["seconds"])
     except InputError as error:
-        raise InputError(_told(error.message), str(kept.path)) from None
+        raise InputError(
+            _told(error.message), str(kept.path), token=error.token, kind="conflict"
+        ) from None
     except KeyError as error:
-        raise InputError(_told(f"{error} is missing"), str(kept.path)) from None
+        raise InputError(
+            _told(f"{error} is missing"), str(kept.path), token=str(error.args[0]), kind="conflict"
+        ) from None
     except checkpoint.FOREIGN as error:
-        raise InputError(_told(str(error)), str(kept.path)) from None
+        raise InputError(_told(str(error)), str(kept.path), kind="conflict") from None
 
 
 def _told(reason: str) -> str:
     first = " ".join(reason.split()).rstrip(".")[:300]
     return (
-        f"this checkpoint does not fit the run ({first}). It is not one of this run, or of a version "
-        "of nmln that keeps other things. Remove it to go on from an earlier one."
+        f"this checkpoint does not fit the run ({first}). It is from another run, or from a version "
+        "of nmln with other contents. Remove it to continue from an earlier one."
     )
 
 
 def _check(found: Any, own: Any, place: str) -> None:
-    """Compare what was restored with a new run's: kinds, types and shapes where both have something."""
+    """Compare restored values with those of a new run: types and shapes where both have a value."""
     if own is None:
         return
     if isinstance(own, Tensor):
         if not isinstance(found, Tensor):
-            raise TypeError(f"{place} is no tensor")
+            raise TypeError(f"{place} is not a tensor")
         if (found.dtype, found.shape) != (own.dtype, own.shape):
             raise TypeError(f"{place} is {_kind(found)} instead of {_kind(own)}")
     elif isinstance(own, dict):
@@ -72,7 +76,7 @@ def _check(found: Any, own: Any, place: str) -> None:
 
 
 def _check_optimiser(trainer: Trainer) -> None:
-    """A new optimiser remembers nothing, so that what it remembers is held against its parameters."""
+    """Compare the optimiser's state with its parameters, because a new optimiser has no state."""
     common = isinstance(trainer.optimiser, CommonAdam)
     for parameter, memory in trainer.optimiser.state.items():
         for name, value in memory.items():

@@ -1,4 +1,4 @@
-"""How much memory a configuration takes at the least, told before anything is built."""
+"""The least memory that a configuration takes, checked before anything is built."""
 
 from nmln.config import Config, ModelConfig
 from nmln.memory import refuse_size, told
@@ -21,7 +21,7 @@ def fewest_parameters(space: Space, model: ModelConfig) -> int:
 def check_model(space: Space, levels: int, model: ModelConfig, copies: int = 1) -> int:
     """The bytes of a model's parameters at the least; refused if the machine does not have them.
 
-    Training holds several copies: gradients, what the optimiser remembers, the moving average.
+    Training holds several copies: gradients, the optimiser's state, the moving average.
     """
     if POTENTIALS.named(model.potential).network is None:
         return 0

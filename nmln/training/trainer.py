@@ -1,4 +1,4 @@
-"""One run of training: its parts, one step, and all that must be kept to go on."""
+"""One run of training: its parts, one step, and the state that is needed to continue."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -33,7 +33,7 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True)
 class Metrics:
-    """What one step tells; lists go from the noisiest level to the target."""
+    """Metrics of one step; lists run from the noisiest level to the target."""
 
     step: int
     learning_rate: float
@@ -46,7 +46,7 @@ class Metrics:
     evaluations: int  # worlds scored so far, with and without slopes
     log_z: tuple[float, ...] = ()  # as the chains have followed it
     moves: int = 0  # in each sweep of this step
-    effective_share: float = 1.0  # of the chains, by what the update made of them
+    effective_share: float = 1.0  # of the chains, by the weights that the update gave them
     pace: tuple[float, ...] = ()  # of each level, as a share of the learning rate
 
 
@@ -54,7 +54,7 @@ class Trainer:
     """Everything that changes in a run, and the step that changes it.
 
     A step moves the parameters along the gradient between corrupted data and the persistent chains, then
-    lets the chains follow for some sweeps. `tree` is all that is needed to go on bit for bit.
+    lets the chains follow for some sweeps. `tree` is all that is needed to continue bit for bit.
 
     Replicas and minibatch are dealt into `training.blocks` fixed blocks, at least one per process. The
     same blocks give the same run, bit for bit, on any number of processes.
@@ -71,22 +71,26 @@ class Trainer:
         self.space, self.worlds = potential.space, worlds
         self.method = Method.of(config.ladder)
         if not len(worlds):
-            raise InputError("there are no worlds to train on.")
+            raise InputError("there are no worlds to train on. Give at least one.", kind="empty")
         count = max(config.training.blocks, self.ranks.count)
         if count > min(config.chains.replicas, config.training.batch):
             raise InputError(
                 f"{config.chains.replicas} replicas and a batch of {config.training.batch} cannot be "
-                f"dealt into {count} blocks: each needs at least one. Take fewer processes or blocks."
+                f"dealt into {count} blocks: each needs at least one. Take fewer processes or blocks.",
+                kind="conflict",
             )
         if config.chains.renewal and config.ladder.method != "noising":
             raise InputError(
                 "chains are renewed from corrupted data at the noisiest level, which only noising fits "
-                "to them. Set chains.renewal to 0."
+                "to them. Set chains.renewal to 0.",
+                token="chains.renewal",
+                kind="conflict",
             )
         if potential.levels != self.method.trained_levels:
             raise InputError(
                 f"this ladder trains {self.method.trained_levels} levels, but the potential has "
-                f"{potential.levels}."
+                f"{potential.levels}. Build it with levels={self.method.trained_levels}.",
+                kind="conflict",
             )
         check_training(self.space, config)
         _refuse_forbidden(potential, self.method, worlds)
@@ -109,7 +113,7 @@ class Trainer:
 
     @property
     def evaluations(self) -> Evaluations:
-        """What the chains have cost in this process."""
+        """The evaluations of the chains of this process."""
         counted = [block.chains.evaluations for block in self.blocks]
         return Evaluations(*(sum(numbers) for numbers in zip(*counted, strict=True)))
 
@@ -277,7 +281,7 @@ class Trainer:
 
 
 def _moved(pairs: int, followed: Followed) -> list[Tensor]:
-    """What the chains of a block did, level by level and pair by pair."""
+    """Statistics of the chains of a block, level by level and pair by pair."""
     swaps = torch.full((pairs,), float("nan"))
     for swap in followed.swaps:
         if swap.pairs:
@@ -302,5 +306,6 @@ def _refuse_forbidden(
     raise InputError(
         f"a hard formula{told} forbids data that are corrupted at the rate "
         f"{method.noise.rates[level]}, so they have no likelihood. Give the formula a weight for "
-        "training; hard formulas can be added when sampling."
+        "training; hard formulas can be added when sampling.",
+        kind="conflict",
     )

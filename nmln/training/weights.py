@@ -2,7 +2,7 @@
 
 The log-likelihood is concave in the weights; its gradient is the number of true groundings in the data
 less that in the model, its curvature the covariance of these numbers. So Newton's steps find the
-weights, and the curvature tells how well the data determine them.
+weights, and the curvature shows how well the data determine them.
 """
 
 from collections.abc import Callable, Sequence
@@ -70,17 +70,16 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if not self.prior > 0:
-            raise InputError(
-                f"the prior's standard deviation must be positive, but is {self.prior}."
-            )
+            raise InputError(f"the prior's standard deviation must be positive, got {self.prior}.")
         if self.prior < _NARROWEST:
             raise InputError(
-                f"the prior's standard deviation must be at least {_NARROWEST:g}, but is {self.prior}: "
+                f"the prior's standard deviation must be at least {_NARROWEST:g}, got {self.prior}: "
                 "it would leave every weight at 0."
             )
         for name in ("updates", "sweeps", "chains", "levels", "final_sweeps"):
-            if getattr(self, name) < 2 - (name in ("sweeps", "levels")):
-                raise InputError(f"{name} is too small: {getattr(self, name)}.")
+            least = 2 - (name in ("sweeps", "levels"))
+            if getattr(self, name) < least:
+                raise InputError(f"{name} must be at least {least}, got {getattr(self, name)}.")
 
 
 @torch.no_grad()
@@ -96,21 +95,23 @@ def learn_weights(
 ) -> Learned:
     """Maximise the likelihood of worlds over the weights; hard formulas stay hard.
 
-    Begins at the weights that the formulas have. Exact where the space is small, otherwise by chains
+    Starts from the weights that the formulas have. Exact where the space is small, otherwise by chains
     that are kept from update to update.
     """
     recipe = recipe or Recipe()
     if not len(worlds):
-        raise InputError("there are no worlds to learn from.")
+        raise InputError("there are no worlds to learn from. Give at least one.", kind="empty")
     model = FormulaPotential(space, formulas, dtype=torch.float64)
     if not model.soft:
-        raise InputError("there is no weight to learn: every formula is hard.")
+        raise InputError("there is no weight to learn: every formula is hard.", kind="empty")
     broken = torch.nonzero(model.violations_of(worlds[None])[0] > 0)
     if len(broken):
         world = int(broken[0])
         raise InputError(
             f"world {world} of the data violates the hard formula "
-            f"{model.forbidden_by(0, worlds[world])[0]} Give the formula a weight, or mend the data."
+            f"{model.forbidden_by(0, worlds[world])[0]} Give the formula a weight, or correct the data.",
+            index=world,
+            kind="conflict",
         )
     data = model.counts(worlds[None])[0]
     enumerable = not more_than(space.sizes, ENUMERABLE)

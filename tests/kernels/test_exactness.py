@@ -403,7 +403,7 @@ def test_step_sizes_and_evidence_that_make_no_sense_are_refused() -> None:
         free_groups(SPACE, everything)
     with pytest.raises(InputError, match=r"up to 2m - 1 of the 6 free groups.*from 1 to 3"):
         PathAuxiliary(SPACE, mean_length=4)
-    with pytest.raises(InputError, match="a block has from 1 to 6 groups"):
+    with pytest.raises(InputError, match="from 1 to 6"):
         BlockedGibbs(SPACE, size=7)
     with pytest.raises(InputError, match="a positive weight for every kernel"):
         Mixture((Gibbs(SPACE),), (0.0,))

@@ -156,21 +156,21 @@ def test_a_weight_that_only_the_slopes_see_is_noticed() -> None:
         (
             MOLECULES,
             lambda space: FragmentPotential(space, 1, width=0),
-            "must be at least 1, but is 0",
+            "must be at least 1, got 0",
         ),
         (
             Language(predicate("p", "a"), predicate("between", "a", "a", "a")),
             lambda space: QuantifiedPotential(space, 1, ("min", "max")),
             r"between\(a, a, a\) would never be seen: it needs more variables of sort a than the 2",
         ),
-        (MOLECULES, lambda space: GraphPotential(space, 0), "at least one level, but levels is 0"),
+        (MOLECULES, lambda space: GraphPotential(space, 0), "levels must be at least 1"),
         (MOLECULES, lambda space: GraphPotential(space, 1, layers=0), "at least one layer"),
         (
             MOLECULES,
             lambda space: QuantifiedPotential(space, 1, ("most",)),
-            "one of min, max, mean, sum",
+            "min, max, mean, sum",
         ),
-        (MOLECULES, lambda space: QuantifiedPotential(space, 1, ()), "one of min, max, mean, sum"),
+        (MOLECULES, lambda space: QuantifiedPotential(space, 1, ()), "min, max, mean, sum"),
         (
             MOLECULES,
             lambda space: QuantifiedPotential(space, 1, ("min",), ("city",)),
