@@ -225,6 +225,17 @@ def test_a_score_that_cannot_be_ends_the_run_with_its_world_saved(
     assert (worlds[0] == 2).all()
 
 
+def test_by_default_the_offending_world_is_in_the_error_and_no_file_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    potential = ValuesPotential(SPACE, lambda values: values.double().sum(-1) * float("nan"))
+    with pytest.raises(ScoreError) as caught:
+        list(sample(potential, Gibbs(SPACE), starts(3, 1), 5, Generator().manual_seed(0)))
+    assert caught.value.world.shape == (SPACE.groups,)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("kernel", [Gibbs(SPACE), GibbsWithGradients(SPACE)])
 def test_an_energy_that_changes_between_calls_is_noticed(kernel: Kernel) -> None:
     calls = iter(range(10**6))
