@@ -21,14 +21,15 @@ ACCEPTANCE = (
 
 
 def start_tuning(kernel: Kernel, levels: int) -> Tuning:
-    """Begin at the sizes that the kernel has."""
+    """Start from the sizes of the kernel."""
     rows = []
     for one in simple_kernels(kernel):
         sizes = one.step_sizes if isinstance(one, Tunable) else (float("nan"),)
         if len(sizes) not in (1, levels):
             raise InputError(
                 f"{type(one).__name__} has {len(sizes)} step sizes for {levels} levels. Give one "
-                "number, or one for each level."
+                "number, or one per level.",
+                kind="conflict",
             )
         rows.append(torch.tensor(sizes, dtype=torch.float64).log().expand(levels))
     return Tuning(torch.stack(rows), torch.zeros(len(rows), dtype=torch.int64))
@@ -46,13 +47,13 @@ def tune(kernel: Kernel, tuning: Tuning, info: Info, least_gain: float = 0.0) ->
     gain = (2 / seen.clamp(min=1).double() ** 0.6).clamp(min=least_gain)
     change = torch.where(had_turn[:, None], gain[:, None] * (found - ACCEPTANCE), 0.0)
     moved = tuning.log_sizes + change
-    # What a kernel cannot have is not searched, or the way back would be long.
+    # Sizes that the kernel cannot have are not searched: the way back would be long.
     limits = start_tuning(with_sizes(kernel, Tuning(moved, seen)), moved.shape[1]).log_sizes
     return Tuning(torch.where((moved - limits).abs() < 0.7, moved, limits), seen)
 
 
 def with_sizes(kernel: Kernel, tuning: Tuning) -> Kernel:
-    """The kernel with the sizes that the search has come to."""
+    """The kernel with the present sizes of the search."""
     rows = iter(tuning.log_sizes.exp().tolist())
 
     def rebuild(one: Kernel) -> Kernel:
@@ -88,7 +89,7 @@ class Proposal:
 def equal_rejection(
     ladder: LadderLike, rejections: Sequence[float], levels: int | None = None
 ) -> Proposal:
-    """Place levels so that every pair of neighbours is expected to reject alike.
+    """Place levels so that every pair of neighbours is expected to reject equally often.
 
     `rejections` are those of a pilot run, one for each pair: 1 minus the mean probability of a swap.
     Their running sum is interpolated between the levels (in the square root of corruption rates, in the
@@ -99,14 +100,15 @@ def equal_rejection(
     if len(rejected) != len(ladder) - 1 or len(ladder) < 2:
         raise InputError(
             f"a ladder of {len(ladder)} levels has {len(ladder) - 1} pairs, but {len(rejected)} "
-            "rejections are given. A ladder of one level has nothing to adapt."
+            "rejections are given. A ladder of one level has nothing to adapt.",
+            kind="conflict",
         )
     if not ((rejected >= 0) & (rejected <= 1)).all():
-        raise InputError(f"rejections are probabilities, but these are {list(rejections)}.")
+        raise InputError(f"rejections must be probabilities, got {list(rejections)}.")
     barrier = float(rejected.sum())
     count = suggested_levels(barrier) if levels is None else levels
     if count < 2:
-        raise InputError(f"a ladder to exchange on has at least 2 levels, not {count}.")
+        raise InputError(f"a ladder must have at least 2 levels, not {count}.", token="levels")
     places = np.array([ladder.coordinate(rate) for rate in ladder])
     # A pair that never rejects still has a length, or its levels would have no order.
     running = np.concatenate([[0.0], np.cumsum(rejected + 1e-6)])

@@ -13,7 +13,7 @@ Radices = Int64[Tensor, " digits"]
 
 
 def number_of(radices: Radices) -> int:
-    """How many numbers there are, exactly; a whole number of any length."""
+    """The exact number of numbers; an integer of any length."""
     total = 1
     for radix, times in zip(*(part.tolist() for part in _distinct(radices)), strict=True):
         total *= radix**times
@@ -44,7 +44,7 @@ def more_than(radices: Radices, limit: int) -> bool:
 
 
 def strides(radices: Radices) -> Int64[Tensor, " digits"]:
-    """What each digit counts for in mixed radix, the last digit running fastest."""
+    """The place value of each digit in mixed radix; the last digit runs fastest."""
     return torch.cat([radices.flip(0).cumprod(0).flip(0)[1:], radices.new_ones(1)])[: len(radices)]
 
 
@@ -53,7 +53,8 @@ def refuse_overflow(radices: Radices) -> None:
     if more_than(radices, 2**63 - 1):
         raise InputError(
             f"there are {told_worlds(radices)} worlds, too many for an index. Use space.pack(worlds) as "
-            "a key."
+            "a key.",
+            kind="size",
         )
 
 
@@ -62,7 +63,8 @@ def count_up(radices: Radices, limit: int, dtype: torch.dtype) -> Integer[Tensor
     if more_than(radices, limit):
         raise InputError(
             f"there are {told_worlds(radices)} worlds, too many to enumerate (the limit is {limit:,}). "
-            "Observe more groups, take fewer constants, or sample instead."
+            "Observe more groups, take fewer constants, or sample instead.",
+            kind="size",
         )
     total = number_of(radices)
     numbers = torch.empty(total, len(radices), dtype=dtype)

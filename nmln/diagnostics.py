@@ -1,4 +1,4 @@
-"""How well a run mixes: numbers, and sentences that say what is wrong."""
+"""How well a run mixes: numbers, and sentences that name problems."""
 
 import warnings
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class Mixing:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """All that is known about how well a run mixes; lists go from the noisiest level to the target."""
+    """Everything known about how well a run mixes; lists run from the noisiest level to the target."""
 
     levels: int
     chains: int
@@ -57,7 +57,7 @@ class Diagnostics:
     barrier: float
     suggested_levels: int
     round_trips: float  # of all walkers and replicas
-    round_trip_rate: float  # in a phase, of all walkers of a ladder
+    round_trip_rate: float  # per phase, of all walkers of a ladder
     predicted_round_trip_rate: float
     restarts: int
     mixing: dict[str, tuple[Mixing, ...]]  # by statistic
@@ -95,11 +95,14 @@ class Diagnostics:
 
 
 def diagnose(recorded: Recorder | Recording, ladder: LadderLike | None = None) -> Diagnostics:
-    """Turn what a recorder kept into diagnostics; with the ladder, sentences name rates to insert."""
+    """Diagnostics of a recorded run; with the ladder, sentences name rates to insert."""
     recording = recorded.recording() if isinstance(recorded, Recorder) else recorded
     levels, chains = recording.restarts.shape
     if ladder is not None and len(ladder) != levels:
-        raise InputError(f"the run has {levels} levels, but the ladder has {len(ladder)}.")
+        raise InputError(
+            f"the run has {levels} levels, but the ladder has {len(ladder)}. Give its own.",
+            kind="conflict",
+        )
     names = _unique(recording.kernels)
     swaps = tuple(recording.swap_probability.tolist())
     rejections = [1 - probability for probability in swaps]
@@ -169,7 +172,7 @@ def effective_sample_size(
 ) -> float:
     """ArviZ's effective sample size; NaN for a trace that never changes or is too short.
 
-    `bulk` looks at ranks and says how well chains mix; `mean` is what the error of a mean follows from.
+    `bulk` is computed from ranks and shows how well chains mix; `mean` gives the error of a mean.
     """
     if len(trace) < 4 or np.ptp(trace) == 0:
         return float("nan")
@@ -181,8 +184,8 @@ def effective_sample_size(
 def rank_rhat(trace: Float[ndarray, "draws chains"]) -> float:
     """ArviZ's rank-normalised R-hat; infinite if every chain stands still, and not all at one place.
 
-    The halves of a single chain are compared with each other, which is weak evidence: it says nothing of
-    what the chain has not seen.
+    The halves of a single chain are compared with each other, which is weak evidence: it says nothing
+    about worlds that the chain has not visited.
     """
     if trace.shape[1] == 1:
         half = len(trace) // 2
@@ -295,8 +298,8 @@ def gaps(
 ) -> list[Gap]:
     """The pairs that need a level between them, worst first.
 
-    When every level is a network of its own, rates cannot be moved without training anew: this says
-    where one more network is worth it.
+    When every level is a network of its own, rates cannot be moved without new training: the
+    gaps show where one more network is worth it.
     """
     found = [
         Gap(pair, rejection, None if ladder is None else between(ladder, pair))

@@ -47,11 +47,11 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that writes and talks."""
+        """Whether this process is the one that writes and reports."""
         return self.rank == 0
 
     def slice(self, total: int) -> tuple[int, int]:
-        """Where this rank's share of `total` things begins, and how many they are."""
+        """The start and the size of this rank's share of `total` things."""
         share, more = divmod(total, self.count)
         return self.rank * share + min(self.rank, more), share + (self.rank < more)
 
@@ -103,7 +103,7 @@ class Ranks:
         return int(summed)
 
     def gather(self, part: dict[str, Any]) -> list[dict[str, Any]]:
-        """What every rank has, on all of them: trees of tensors and plain values, bit for bit."""
+        """The parts of all ranks, on every rank: trees of tensors and plain values, bit for bit."""
         if self.count == 1:
             return [part]
         own = _packed(part)
@@ -116,7 +116,7 @@ class Ranks:
         return [_unpacked(one[: int(size)]) for one, size in zip(whole, sizes, strict=True)]
 
     def agree(self, flag: bool) -> bool:
-        """Whether any rank says so."""
+        """Whether the flag is set on any rank."""
         if self.count == 1:
             return flag
         votes = torch.tensor(int(flag))
@@ -153,7 +153,7 @@ def _unpacked(whole: Tensor) -> dict[str, Any]:
 
 @contextmanager
 def _together() -> Iterator[None]:
-    """What all ranks do at once fails when one of them is gone."""
+    """Report a collective operation that fails because a rank is gone."""
     try:
         yield
     except RuntimeError as error:
@@ -162,7 +162,7 @@ def _together() -> Iterator[None]:
 
 @contextmanager
 def _while_launched() -> Iterator[None]:
-    """End this process if its launcher is gone: others are then waited for in vain, for many minutes."""
+    """End this process if its launcher is gone, instead of waiting many minutes for the others."""
     parent, met = launcher(), threading.Event()
 
     def watch() -> None:
@@ -185,7 +185,7 @@ def prepare(folder: Path) -> None:
 
 
 def join() -> Ranks:
-    """Take part in what a launcher started; alone if none did."""
+    """Join the processes that a launcher started; alone if there is none."""
     if "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1:
         return Ranks()
     if not distributed.is_initialized():
@@ -260,12 +260,13 @@ def _strangers() -> InputError:
     return InputError(
         "the processes of this run could not prove to each other who they are: one of them ended, or "
         "another program on this machine connected in its place. Nothing was computed with it. Start "
-        "again; if that does not help, look for programs that connect to ports of 127.0.0.1."
+        "again; if that does not help, look for programs that connect to ports of 127.0.0.1.",
+        kind="system",
     )
 
 
 def leave() -> None:
-    """Say goodbye to the other ranks.
+    """Leave the other ranks.
 
     A thread of gloo may still hold the tensors of the last exchange, and a process that ends while it
     lets go of them is aborted: it is given the time to.

@@ -20,8 +20,8 @@ from nmln.worlds import Statement, locate
 class Evidence:
     """A mask of allowed categories; a group with one left is observed, the others are free.
 
-    What is said of a group narrows it: a positive literal leaves one category, a negative one
-    removes a category. Evidence that leaves a group nothing is refused.
+    A positive literal leaves its group one category, a negative one removes a category. Evidence that
+    leaves a group no category is refused.
     """
 
     space: Space
@@ -30,24 +30,25 @@ class Evidence:
     def __post_init__(self) -> None:
         if self.allowed.shape != (self.space.entries,):
             raise InputError(
-                f"evidence has one bit for each of the {self.space.entries} entries, but this mask "
-                f"has the shape {tuple(self.allowed.shape)}."
+                f"evidence must have one bit for each of the {self.space.entries} entries, but this "
+                f"mask has the shape {tuple(self.allowed.shape)}."
             )
         empty = torch.nonzero(self.counts == 0)
         if len(empty):
             raise InputError(
                 f"the evidence contradicts itself: it leaves no category for "
-                f"{self.space.group_name(int(empty[0]))}. Remove one of the literals about it."
+                f"{self.space.group_name(int(empty[0]))}. Remove one of the literals about it.",
+                kind="conflict",
             )
 
     @staticmethod
     def none(space: Space) -> "Evidence":
-        """Everything is possible."""
+        """Evidence that allows every world."""
         return Evidence(space, torch.ones(space.entries, dtype=torch.bool))
 
     @staticmethod
     def of(space: Space, statements: Iterable[Statement], closed: Sequence[str] = ()) -> "Evidence":
-        """What a list of literals leaves open.
+        """The evidence that a list of literals gives.
 
         Of the predicates named in `closed`, every tuple that is not mentioned as true is observed to
         be false (or none); all other unmentioned atoms stay unknown.
@@ -61,7 +62,11 @@ class Evidence:
         for name in closed:
             block = space.block(name)
             if block.attribute.null is None:
-                raise InputError(f"{name} cannot be closed: it has no category false or none.")
+                raise InputError(
+                    f"{name} cannot be closed: it has no category false or none.",
+                    token=name,
+                    kind="unsupported",
+                )
             view = allowed[block.entries].view(block.count, block.size)
             view[:] = False
             view[:, block.attribute.null] = True
@@ -74,7 +79,7 @@ class Evidence:
     def observe(
         space: Space, world: Integer[Tensor, " groups"], groups: Sequence[int] | Tensor
     ) -> "Evidence":
-        """Some groups are seen as they are in a world, the others stay free."""
+        """Observe some groups as they are in a world; the others stay free."""
         chosen = torch.zeros(space.groups, dtype=torch.bool)
         chosen[torch.as_tensor(groups, dtype=torch.int64)] = True
         same = space.one_hot(world) > 0
@@ -83,7 +88,10 @@ class Evidence:
     def __and__(self, other: "Evidence") -> "Evidence":
         """Both pieces of evidence together."""
         if self.space != other.space:
-            raise InputError("these two pieces of evidence are about different spaces.")
+            raise InputError(
+                "these two pieces of evidence are about different spaces. Build them with one space.",
+                kind="conflict",
+            )
         return Evidence(self.space, self.allowed & other.allowed)
 
     @cached_property
@@ -186,13 +194,13 @@ class Evidence:
 class VirtualEvidence:
     """Reports that are right with some probability: each adds log p / (1 - p) to the score of its atom.
 
-    A report changes the odds of its atom by the factor p / (1 - p), as a witness would who says the
-    truth with probability p, whatever else is known. The probability of the atom does not become p:
-    that would be Jeffrey's rule, which asks for another factor.
+    A report multiplies the odds of its atom by p / (1 - p), like a witness who says the truth with
+    probability p. The probability of the atom does not become p: that would be Jeffrey's rule, with
+    another factor.
     """
 
     space: Space
-    table: Float64[Tensor, " entries"]  # what is added to the score for every entry
+    table: Float64[Tensor, " entries"]  # added to the score, by entry
 
     @staticmethod
     def none(space: Space) -> "VirtualEvidence":
@@ -205,7 +213,7 @@ class VirtualEvidence:
         reports: Iterable[tuple[Statement, float]],
         evidence: Evidence | None = None,
     ) -> "VirtualEvidence":
-        """Reports about different atoms; what `evidence` settles already is refused.
+        """Reports about different atoms; one about an atom that `evidence` settles is refused.
 
         The error carries the position of the offending report as `index`.
         """
@@ -221,8 +229,8 @@ class VirtualEvidence:
             entry = int(entries[0])
             if not 0 < probability < 1:
                 raise InputError(
-                    f"a report is right with a probability between 0 and 1, but {statement} has "
-                    f"{probability:g}. Write what is certain as a plain literal.",
+                    f"the probability of a report must be between 0 and 1, but {statement} has "
+                    f"{probability:g}. Write a certain one as a plain literal.",
                     index=row,
                 )
             if entry in first:
@@ -230,12 +238,14 @@ class VirtualEvidence:
                     f"{statement} is reported twice, with {listed[first[entry]][1]:g} and "
                     f"{probability:g}. Keep one; independent reports multiply their odds p / (1 - p).",
                     index=row,
+                    kind="twice",
                 )
             if evidence is not None and not bool(evidence.free[space.group_of_entry[entry]]):
                 raise InputError(
                     f"{statement} is reported with {probability:g}, but the evidence settles it "
                     "already. Remove one of the two.",
                     index=row,
+                    kind="conflict",
                 )
             first[entry] = row
             table[entry] = log(probability / (1 - probability)) * (1 if positive[0] else -1)

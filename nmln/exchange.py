@@ -19,7 +19,7 @@ class Exchanged(NamedTuple):
 
 
 def start_walkers(values: Values) -> Walkers:
-    """Every state of a replica is labelled by the level where it stands first."""
+    """Label every state of a replica by the level where it starts."""
     levels, chains, _ = values.shape
     return torch.arange(levels, device=values.device)[:, None].repeat(1, chains)
 
@@ -27,7 +27,7 @@ def start_walkers(values: Values) -> Walkers:
 def pairs_of(levels: int, parity: int) -> tuple[int, ...]:
     """The upper levels of the pairs of a phase: 0, 2, … if it is even, 1, 3, … if it is odd."""
     if parity not in (0, 1):
-        raise InputError(f"a phase is even (0) or odd (1), but parity is {parity}.")
+        raise InputError(f"parity must be even (0) or odd (1), got {parity}.", token="parity")
     return tuple(range(parity, levels - 1, 2))
 
 
@@ -44,8 +44,8 @@ def log_swap_ratio(
 ) -> Float[Tensor, "pairs chains"]:
     """The logarithm of the replica-exchange ratio of each pair.
 
-    `cross` holds what every level gives to the world of its partner. Each level's score comes once with
-    a plus and once with a minus, so that constants added to a level's potential cancel.
+    `cross` holds the score of every level for the world of its partner. Each level's score occurs once
+    with a plus and once with a minus, so that constants added to a level's potential cancel.
     """
     upper = torch.tensor(pairs, dtype=torch.int64, device=scores.device)
     cross, scores = cross.double(), scores.double()
@@ -57,7 +57,7 @@ def log_swap_ratio(
 def exchange(
     potential: Potential, state: State, walkers: Walkers, parity: int, rng: Generator
 ) -> Exchanged:
-    """One phase: propose to swap the worlds of neighbouring levels, in every replica for itself.
+    """One phase: propose to swap the worlds of neighbouring levels, independently in every replica.
 
     Costs one score of every world (with slopes, if the state has them): afterwards the scores and slopes
     of a swapped world are those that its new level just gave it.
@@ -88,14 +88,14 @@ def exchange(
         else torch.where(moved[..., None], slopes, state.slopes),
     )
     labels = torch.where(moved, walkers[order], walkers)
-    told = probabilities.to(state.scores.dtype)
-    return Exchanged(new, labels, SwapInfo(pairs, told, swapped))
+    reported = probabilities.to(state.scores.dtype)
+    return Exchanged(new, labels, SwapInfo(pairs, reported, swapped))
 
 
 def decide(
     probabilities: Float[Tensor, "pairs chains"], rng: Generator
 ) -> Bool[Tensor, "pairs chains"]:
-    """Toss a coin for every pair; the statistics are the probabilities, not the tosses.
+    """Draw for every pair whether it swaps; statistics use the probabilities, not these draws.
 
     Drawn and compared in double precision, as in every move.
     """

@@ -44,7 +44,9 @@ class MissingExtraError(InputError):
         self.modules, self.extras = tuple(modules), tuple(one for one in EXTRAS if one in homes)
         super().__init__(
             f"{subject} {_listed([EXTRAS[_HOMES[module]][module] for module in modules])}. "
-            f"Install {'it' if len(modules) == 1 else 'them'} with: {install_command(*self.extras)}"
+            f"Install {'it' if len(modules) == 1 else 'them'} with: {install_command(*self.extras)}",
+            token=modules[0],
+            kind="extra",
         )
 
 
@@ -84,7 +86,7 @@ class _Later(ModuleType):
     """Stands for a module until one of its attributes is used; each is looked up once."""
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__"):  # questions of tools, which must not import anything
+        if attribute.startswith("__"):  # asked by tools, which must not import anything
             raise AttributeError(f"{self.__name__} has not been imported yet: no {attribute}")
         found = getattr(load(self.__name__), attribute)
         setattr(self, attribute, found)

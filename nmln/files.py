@@ -1,4 +1,4 @@
-"""Reading text with errors that name the place, and writing that is never half done."""
+"""Reading text with errors that name the place, and atomic writing."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from nmln.errors import InputError
 if sys.platform != "win32":
     import fcntl
 
-_PARTIAL = ".partial"  # what the name of a file ends in while it is being written
+_PARTIAL = ".partial"  # the suffix of a file while it is being written
 LONGEST = 2**24
 """Bytes or characters of one line of a text file; a longer one would only fill the memory."""
 
@@ -35,18 +35,22 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
                     raise InputError(
                         f"byte 0x{raw[error.start]:02x} is not UTF-8 text. Is this a binary or "
                         "compressed file? Unpack it or convert it to UTF-8 first.",
-                        str(path), number, error.start + 1,
+                        str(path), number, error.start + 1, kind="encoding",
                     ) from None  # fmt: skip
                 if "\0" in line:
                     raise InputError(
                         "a zero byte: this is a binary or damaged file, not text. Give a text file.",
-                        str(path), number, line.index("\0") + 1,
+                        str(path), number, line.index("\0") + 1, kind="binary",
                     )  # fmt: skip
                 yield number, line.rstrip("\r\n")
     except FileNotFoundError:
-        raise InputError("there is no such file. Check the path.", str(path)) from None
+        raise InputError(
+            "there is no such file. Check the path.", str(path), kind="missing"
+        ) from None
     except IsADirectoryError:
-        raise InputError("this is a directory. Name a file in it.", str(path)) from None
+        raise InputError(
+            "this is a directory. Name a file in it.", str(path), kind="content"
+        ) from None
 
 
 def open_regular(path: str | Path, mode: str = "rb") -> IO[bytes]:
@@ -111,6 +115,7 @@ def linked(path: str | Path) -> InputError:
         "links within a run folder are not followed. Link the run folder as a whole, or replace the "
         "link by a copy.",
         str(path),
+        kind="content",
     )
 
 
@@ -119,6 +124,7 @@ def irregular(path: str | Path) -> InputError:
         "this is not a regular file but a pipe, socket or device. Write its content to a file and name "
         "that.",
         str(path),
+        kind="content",
     )
 
 
@@ -128,14 +134,15 @@ def endless(path: str | Path, line: int) -> InputError:
         "line. Give a text file.",
         str(path),
         line,
+        kind="size",
     )
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary neighbour of `path`, then put it in place in one step.
 
-    A reader sees the old file or the whole new one; a failure leaves the old one untouched. What killed
-    writers of the same file left behind is removed.
+    A reader sees the old file or the whole new one; a failure leaves the old one untouched. Temporary
+    files that killed writers of the same file have left are removed.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -177,7 +184,7 @@ def _remove_abandoned(target: Path) -> None:
 
 
 def _try_lock(handle: int) -> bool:
-    """Lock an open file unless another process has; False if one has, or if there are no locks."""
+    """Lock an open file; False if another process holds the lock, or if the system has no locks."""
     if sys.platform == "win32":
         return False
     try:
@@ -221,6 +228,7 @@ def only_one(path: Path, what: str) -> Iterator[None]:
             raise InputError(
                 f"another process is {what} in this folder. Wait for it, or stop it first.",
                 str(path.parent),
+                kind="busy",
             ) from None
         except OSError:  # a file system without locks
             pass
@@ -240,7 +248,7 @@ def _is_current(file: IO[bytes], path: Path) -> bool:
 
 
 def plain(content: object) -> object:
-    """The same for JSON, which has neither NaN nor infinity: they become null."""
+    """The content as strict JSON allows it: NaN and infinities become null."""
     if isinstance(content, dict):
         return {key: plain(value) for key, value in content.items()}
     if isinstance(content, list | tuple):

@@ -1,7 +1,7 @@
 """Ladders of levels: corruption rates or temperatures, behind one protocol.
 
 Both list one number per level, the noisiest or hottest level first and the target last. Code that
-compares, inserts or moves levels takes any `LadderLike` and does not ask which of the two it is.
+compares, inserts or moves levels takes any `LadderLike` and works for both.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from nmln.noise import check_rate, corrupt
 from nmln.space import Space
 from nmln.types import Values
 
-_LEVEL = 1000  # bytes that a level takes at the least, with its weights and its row of chains
+_LEVEL = 1000  # bytes that a level takes at least, with its weights and its row of chains
 
 
 @runtime_checkable
@@ -56,7 +56,9 @@ class Ladder:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rates", tuple(map(float, self.rates)))
         if not self.rates:
-            raise InputError("a ladder needs at least one corruption rate: Ladder((0.1, 0.01)).")
+            raise InputError(
+                "a ladder needs at least one corruption rate: Ladder((0.1, 0.01)).", kind="empty"
+            )
         for level, rate in enumerate(self.rates):
             check_rate(rate, f"the corruption rate of level {level}")
         _check_falling(self.rates, "corruption rates", "Ladder")
@@ -107,7 +109,9 @@ class Temperatures:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rates", tuple(map(float, self.rates)))
         if not self.rates:
-            raise InputError("a ladder needs at least one temperature: Temperatures((4, 2, 1)).")
+            raise InputError(
+                "a ladder needs at least one temperature: Temperatures((4, 2, 1)).", kind="empty"
+            )
         for level, temperature in enumerate(self.rates):
             if not 0 < temperature < float("inf"):
                 raise InputError(
@@ -145,7 +149,11 @@ def ladder_of_kind(kind: str, rates: Sequence[float]) -> LadderLike:
     """The ladder of a recorded kind ("noise" or "temperature") with these rates."""
     kinds = {ladder.kind: ladder for ladder in (Ladder, Temperatures)}
     if kind not in kinds:
-        raise InputError(f"the kind of a ladder must be {' or '.join(kinds)}, got {kind!r}.")
+        raise InputError(
+            f"the kind of a ladder must be {' or '.join(kinds)}, got {kind!r}.",
+            token=kind,
+            kind="unknown",
+        )
     return kinds[kind](tuple(rates))
 
 

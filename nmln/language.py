@@ -9,11 +9,13 @@ from nmln.errors import InputError
 
 BOOLEAN = ("false", "true")
 NONE = "none"
-MOST_ARGUMENTS = 32  # axes of a table of groups, of which arrays have no more
+MOST_ARGUMENTS = (
+    32  # the table of groups has one axis per argument, and arrays have at most 32 axes
+)
 Domain = Mapping[str, Sequence[str]]
 """The constants of every sort, in their order."""
 
-# How names look in text files; every reader and writer goes by these.
+# The syntax of names in text files, for every reader and writer.
 NAME_PATTERN = r"[^\W\d][\w+\-]*"
 NUMERAL_PATTERN = r"\d[\w+\-]*"
 STRING_PATTERN = r'"(?:[^"\\\n]|\\.)*"'
@@ -27,18 +29,19 @@ def quote(name: str) -> str:
 
 
 def quote_constant(name: str) -> str:
-    """A constant as it stands in text; unlike a predicate it may begin with a digit."""
+    """A constant as it stands in text; unlike a predicate it may start with a digit."""
     return name if re.fullmatch(NUMERAL_PATTERN, name) else quote(name)
 
 
 def unquote(text: str) -> str:
-    """The name behind a token of a text file."""
+    """The name that a token of a text file stands for."""
     if not text.startswith('"'):
         return text
     try:
         return json.loads(text, strict=False)
     except json.JSONDecodeError as error:
-        raise InputError(f"{text} is not a well-formed quoted name: {error.msg}.") from None
+        message = f"{text} is not a well-formed quoted name: {error.msg}."
+        raise InputError(message, kind="syntax") from None
 
 
 @dataclass(frozen=True)
@@ -62,34 +65,49 @@ class Attribute:
     def __post_init__(self) -> None:
         if isinstance(self.sorts, str) or isinstance(self.values, str):
             raise InputError(
-                f"the sorts and values of {self.name} are tuples of names, not single strings. "
-                "Write ('node',) for one."
+                f"the sorts and values of {self.name} must be tuples of names, got a single string. "
+                "Write ('node',) for one.",
+                token=self.name,
             )
         object.__setattr__(self, "sorts", tuple(self.sorts))
         object.__setattr__(self, "values", tuple(self.values))
         if not self.name:
-            raise InputError("an attribute needs a name.")
+            raise InputError("an attribute needs a name, got an empty string. Give it one.")
         if not self.value_sort and (self.values != BOOLEAN or self.optional):
             object.__setattr__(self, "value_sort", f"{self.name}_value")
         if not self.values:
-            raise InputError(f"attribute {self.name} needs at least one value, but has none.")
+            raise InputError(
+                f"attribute {self.name} needs at least one value, but has none. List its values.",
+                token=self.name,
+                kind="empty",
+            )
         if len(set(self.values)) < len(self.values):
             twice = next(value for value in self.values if self.values.count(value) > 1)
-            raise InputError(f"attribute {self.name} lists the value {twice} twice. Remove one.")
+            raise InputError(
+                f"attribute {self.name} lists the value {twice} twice. Remove one.",
+                token=twice,
+                kind="twice",
+            )
         if self.optional and NONE in self.values:
             raise InputError(
                 f"attribute {self.name} is at-most-one, which adds the category {NONE} by itself. "
-                f"Take {NONE} out of its values, or declare exactly one ('!')."
+                f"Remove {NONE} from its values, or declare exactly one ('!').",
+                token=self.name,
+                kind="conflict",
             )
         if self.arity > MOST_ARGUMENTS:
             raise InputError(
                 f"a predicate has at most {MOST_ARGUMENTS} arguments, but {self.name} has "
-                f"{self.arity:,}. Split it into several predicates."
+                f"{self.arity:,}. Split it into several predicates.",
+                token=self.name,
+                kind="size",
             )
         if self.symmetric and (self.arity != 2 or self.sorts[0] != self.sorts[1]):
             raise InputError(
                 f"only a binary predicate over one sort can be symmetric, but {self.name} is over "
-                f"({', '.join(self.sorts)}). Drop 'symmetric'."
+                f"({', '.join(self.sorts)}). Remove 'symmetric'.",
+                token=self.name,
+                kind="conflict",
             )
 
     @property
@@ -103,14 +121,14 @@ class Attribute:
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """What a group of this attribute can be, in the order of its one-hot entries."""
+        """The categories of a group of this attribute, in the order of its one-hot entries."""
         return (NONE, *self.values) if self.optional else self.values
 
     @property
     def null(self) -> int | None:
-        """The category that says "nothing here" (false or none), if there is one.
+        """The category false or none, if there is one.
 
-        It is what a closed world assumes of a tuple that is not mentioned.
+        A closed world assumes it for a tuple that is not mentioned.
         """
         if self.boolean or self.optional:
             return 0
@@ -168,7 +186,9 @@ class Language:
             if other.values != attribute.values:
                 raise InputError(
                     f"{other.name} and {attribute.name} share the value sort {attribute.value_sort} "
-                    "but list different values. Give one of them a value sort of its own."
+                    "but list different values. Give one of them a value sort of its own.",
+                    token=attribute.value_sort,
+                    kind="conflict",
                 )
         object.__setattr__(self, "attributes", attributes)
         object.__setattr__(self, "_by_name", by_name)

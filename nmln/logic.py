@@ -1,8 +1,8 @@
 """Ground literals and the syntax tree of first-order formulas.
 
 Formulas are immutable and compare by structure. `str(formula)` is `.mln` text that reads back as
-the same tree. Variables begin with a small letter or an underscore; a constant that begins
-otherwise than with a capital or a digit is printed in quotes, so that it is not taken for one.
+the same tree. A variable starts with a lower-case letter or an underscore; a constant that starts
+with neither a capital nor a digit is printed in quotes, so that it is not read as a variable.
 """
 
 import re
@@ -28,7 +28,7 @@ class GroundAtom(NamedTuple):
 
 
 class Literal(NamedTuple):
-    """A ground atom that is said to be true or false."""
+    """A ground atom, stated to be true or false."""
 
     predicate: str
     arguments: tuple[str, ...]
@@ -39,13 +39,13 @@ class Literal(NamedTuple):
 
 
 def is_variable(name: str) -> bool:
-    """Whether a name can be a variable: it begins with a small letter or an underscore."""
+    """Whether a name can be a variable: it starts with a lower-case letter or an underscore."""
     return bool(re.fullmatch(r"[^\W\d]\w*", name)) and not name[0].isupper()
 
 
 @dataclass(frozen=True)
 class Variable:
-    """Stands for any constant of its sort; `resolve` fills the sort in."""
+    """A variable over the constants of its sort; `resolve` fills in the sort."""
 
     name: str
     sort: str = ""
@@ -53,8 +53,9 @@ class Variable:
     def __post_init__(self) -> None:
         if not is_variable(self.name):
             raise InputError(
-                f"{self.name!r} cannot be a variable: variables begin with a small letter and "
-                "have only letters, digits and underscores."
+                f"{self.name!r} cannot be a variable: variables start with a lower-case letter and have "
+                "only letters, digits and underscores. Rename it.",
+                kind="syntax",
             )
 
     def __str__(self) -> str:
@@ -82,8 +83,8 @@ class _Marked(Variable):
 
 
 Term = Variable | Constant
-_COPY = 1000  # bytes that a formula takes at the least
-DEEPEST = 100  # connectives inside each other: what every reader and grounder takes without trouble
+_COPY = 1000  # bytes that a formula takes at least
+DEEPEST = 100  # nested connectives that every reader and grounder can process
 
 
 @dataclass(frozen=True)
@@ -172,14 +173,14 @@ _STRENGTH = {Exists: -1, ForAll: -1, Iff: 0, Implies: 1, Or: 2, And: 3, Equal: 3
 
 
 def _within(formula: Formula, strength: float) -> str:
-    """The text of a part, bracketed where its connective binds less tightly than its place asks."""
+    """The text of a part, in brackets if its connective binds less tightly than `strength`."""
     loose = _STRENGTH.get(type(formula), 5) < strength
     return f"({formula})" if loose else str(formula)
 
 
 @dataclass(frozen=True)
 class WeightedFormula:
-    """A formula with its weight; hard ones have none, nor have those still to be learned.
+    """A formula with its weight; None if it is hard, or if the weight is still to be learned.
 
     `templates` are the variables marked `+`: the formula stands for one copy, with a weight of its
     own, for every combination of their constants.
@@ -193,18 +194,20 @@ class WeightedFormula:
     def __post_init__(self) -> None:
         if nesting(self.formula) > DEEPEST:
             raise InputError(
-                f"a formula may be nested up to {DEEPEST} connectives deep, but this one goes deeper. "
-                "Split it, or name parts of it by predicates of their own."
+                f"a formula may be nested up to {DEEPEST} connectives deep, but this one is deeper. "
+                "Split it, or name parts of it by predicates of their own.",
+                kind="size",
             )
         if self.weight is not None and not isinstance(self.weight, int | float):
-            raise InputError(f"a weight is a real number, but is {self.weight!r}.")
+            raise InputError(f"a weight must be a real number, got {self.weight!r}.")
         if self.hard and self.weight is not None:
             raise InputError(
-                "a hard formula (one that ends in '.') has no weight. Drop the weight or the '.'."
+                "a hard formula (one that ends in '.') has no weight. Remove the weight or the '.'.",
+                kind="conflict",
             )
         if self.weight is not None and not isfinite(self.weight):
             raise InputError(
-                f"a weight must be finite, but is {self.weight}. For a hard formula, end it with '.'."
+                f"a weight must be finite, got {self.weight}. For a hard formula, end it with '.'."
             )
 
     def __str__(self) -> str:
@@ -228,7 +231,7 @@ def parts(formula: Formula) -> tuple[Formula, ...]:
 
 
 def nesting(formula: Formula) -> int:
-    """How many connectives and quantifiers stand inside each other at the most; needs no recursion."""
+    """The depth of nested connectives and quantifiers; found without recursion."""
     deepest, waiting = 0, [(formula, 0)]
     while waiting:
         one, depth = waiting.pop()
@@ -265,7 +268,7 @@ def free_variables(formula: Formula) -> tuple[Variable, ...]:
 
 
 def substitute(formula: Formula, terms: Mapping[str, Term]) -> Formula:
-    """Put terms in the place of free variables."""
+    """Replace free variables by terms."""
 
     def put(term: Term) -> Term:
         return terms.get(term.name, term) if isinstance(term, Variable) else term
@@ -284,7 +287,7 @@ def substitute(formula: Formula, terms: Mapping[str, Term]) -> Formula:
 def resolve(formula: Formula, language: Language, domain: Domain | None = None) -> Formula:
     """Check a formula against a language and fill in the sort of every term.
 
-    A free name that is a known constant of the sort its place asks for is that constant, whatever
+    A free name that is a known constant of the sort of its place is read as that constant, whatever
     its first letter. Refuses unknown predicates, wrong numbers of arguments, undeclared constants,
     and variables of two sorts or of none.
     """
@@ -297,7 +300,7 @@ def resolve(formula: Formula, language: Language, domain: Domain | None = None) 
 def misplaced(
     constant: str, where: object, sort: str, names: Sequence[str], homes: Sequence[str]
 ) -> str:
-    """What is wrong with a constant that its sort does not have; `homes` are sorts that do."""
+    """The message about a constant that its sort does not have; `homes` are sorts that have it."""
     if homes:
         return f"{constant} in {where} is of sort {homes[0]}, but a {sort} must stand there."
     shown = ", ".join(map(quote_constant, names[:8])) + (", …" if len(names) > 8 else "")
@@ -309,7 +312,7 @@ def misplaced(
 
 @dataclass
 class _Slot:
-    """What is known so far of one variable, or of one constant in an equality."""
+    """The sort found so far for one variable, or for one constant in an equality."""
 
     term: Term
     bound: bool
@@ -317,7 +320,7 @@ class _Slot:
 
 
 class _Resolver:
-    """Reads a formula once, noting sorts, and hands back what builds the sorted tree afterwards."""
+    """Reads a formula once and notes sorts; `visit` returns a function that builds the sorted tree."""
 
     def __init__(self, language: Language, known: Domain) -> None:
         self.language, self.known = language, known
@@ -333,6 +336,7 @@ class _Resolver:
                         f"{part} has {len(arguments)} arguments, but {predicate} takes "
                         f"{len(expected)}: ({', '.join(expected)}).",
                         token=predicate,
+                        kind="conflict",
                     )
                 slots = [
                     self.note(self.slot(term, scope, sort), sort, part)
@@ -352,7 +356,8 @@ class _Resolver:
                         if not slot.sort:
                             raise InputError(
                                 f"the variable {slot.term.name} occurs in no predicate inside {part}, "
-                                "so its sort is unknown. Remove it from the quantifier."
+                                "so its sort is unknown. Remove it from the quantifier.",
+                                kind="unknown",
                             )
                     typed = tuple(Variable(name, slot.sort) for name, slot in inner.items())
                     return replace(part, variables=typed, body=build())
@@ -376,6 +381,7 @@ class _Resolver:
                 f"the variable {slot.term.name} is of sort {slot.sort} in one place and of sort "
                 f"{sort} in {where}. Use two variables.",
                 token=slot.term.name,
+                kind="conflict",
             )
         names = self.known.get(sort)
         if isinstance(slot.term, Constant) and names is not None and slot.term.name not in names:
@@ -383,12 +389,12 @@ class _Resolver:
             raise InputError(
                 misplaced(slot.term.name, where, sort, names, homes),
                 token=slot.term.name,
-                kind="value" if homes else "unknown",
+                kind="conflict" if homes else "unknown",
             )
         return slot
 
     def settle_equalities(self) -> None:
-        """Each side of an equality has the sort of the other; repeated, because they may chain."""
+        """Give both sides of an equality the same sort; repeated, because equalities may form chains."""
         for _ in self.equalities:
             for equality, left, right in self.equalities:
                 if sort := left.sort or right.sort:
@@ -398,7 +404,8 @@ class _Resolver:
             if not left.sort:
                 raise InputError(
                     f"neither side of {equality} occurs in a predicate, so their sort is unknown. "
-                    "Use one of them in a predicate."
+                    "Use one of them in a predicate.",
+                    kind="unknown",
                 )
 
     def term(self, slot: _Slot) -> Term:
@@ -419,7 +426,9 @@ def expand_templates(
         if sorts[variable] not in constants:
             raise InputError(
                 f"+{variable} in {weighted} stands for every {sorts[variable]}, but the constants of "
-                "that sort are not known. Give them in the domain."
+                "that sort are not known. Give them in the domain.",
+                token=sorts[variable],
+                kind="missing",
             )
     choices = [
         [Constant(name, sorts[variable]) for name in constants[sorts[variable]]]

@@ -10,7 +10,7 @@ CONSTANT = 150  # bytes that a constant takes: its name, its place in a sort and
 
 
 def machine_memory() -> int:
-    """The physical memory in bytes; 16 GiB where the system does not tell."""
+    """The physical memory in bytes; 16 GiB where the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -18,12 +18,13 @@ def machine_memory() -> int:
 
 
 def refuse_size(needed: int, what: str, cure: str) -> int:
-    """The bytes that something needs at the least; refused if the machine does not have them."""
+    """Return the bytes that something needs at least; refuse it if the machine has fewer."""
     there = machine_memory()
     if needed > SHARE * there:
         raise InputError(
             f"{what} needs at least {told_bytes(needed)} of memory, but the machine has "
-            f"{told_bytes(there)}. {cure}"
+            f"{told_bytes(there)}. {cure}",
+            kind="size",
         )
     return needed
 
@@ -45,7 +46,7 @@ def told(number: int) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether torch has failed to allocate: it says so by text, or by a class of its own."""
+    """Whether torch has failed to allocate: it raises errors of several classes and texts."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     signs = (

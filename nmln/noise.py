@@ -19,7 +19,7 @@ from nmln.space import Space
 from nmln.types import Values, Worlds
 
 _CHUNK = 2**16  # groups corrupted at a time: the uniform numbers stay in the cache
-_SPARSE = 0.07  # below this rate it is cheaper to draw which groups change than to ask each
+_SPARSE = 0.07  # below this rate it is cheaper to draw the groups that change than to visit all
 
 
 class NoiseWarning(UserWarning):
@@ -44,14 +44,16 @@ def corrupt(
     check_rate(rate, "a corruption rate")
     if values.shape[-1] != space.groups:
         raise InputError(
-            f"worlds of this space have {space.groups} groups, but these have {values.shape[-1]}."
+            f"worlds of this space have {space.groups} groups, but these have {values.shape[-1]}.",
+            kind="conflict",
         )
     counts = _counts(space, evidence)
     _warn_if_noisier_than_uniform(counts, rate)
     if evidence is not None and not bool(evidence.allows(values).all()):
         raise InputError(
             "these worlds contradict the evidence, so they cannot be corrupted under it. "
-            "Make them agree first: evidence.clamp(worlds)."
+            "Make them agree first: evidence.clamp(worlds).",
+            kind="conflict",
         )
     corrupted = values.clone(memory_format=torch.contiguous_format)
     if rate > 0 and corrupted.numel():
@@ -102,7 +104,7 @@ def _change_few(
     rng: Generator,
     evidence: Evidence | None,
 ) -> None:
-    """Draw which groups change, then what each becomes."""
+    """Draw the groups that change, then their new categories."""
     flat, device = worlds.view(-1), worlds.device
     places = _bernoulli_places(flat.numel(), rate, rng, device)
     groups = places % space.groups
@@ -240,7 +242,8 @@ def noised(
     if len(probabilities) != prod(counts):
         raise InputError(
             f"a distribution over these worlds must have {prod(counts):,} numbers, one per world, "
-            f"got {len(probabilities):,}."
+            f"got {len(probabilities):,}.",
+            kind="conflict",
         )
     current = probabilities.to(torch.float64).reshape(-1)
     for count in counts:
@@ -251,12 +254,13 @@ def noised(
 
 
 def _counts(space: Space, evidence: Evidence | None) -> Int64[Tensor, " groups"]:
-    """How many categories each group may take."""
+    """The number of allowed categories of each group."""
     if evidence is None:
         return space.sizes
     if evidence.space != space:
         raise InputError(
-            "the evidence is about another space. Build it with the space of the worlds."
+            "the evidence is about another space. Build it with the space of the worlds.",
+            kind="conflict",
         )
     return evidence.counts
 
@@ -268,7 +272,8 @@ def _enumerable(space: Space, evidence: Evidence | None, rate: float, limit: int
     if more_than(counts, limit):
         raise InputError(
             f"there are {told_worlds(counts)} worlds, too many for an exact channel (the limit is "
-            f"{limit:,}). Observe more groups, or take fewer constants."
+            f"{limit:,}). Observe more groups, or take fewer constants.",
+            kind="size",
         )
     return counts.tolist()
 
@@ -303,8 +308,8 @@ def acceptance_bound(free_groups: int, rate: float, other: float) -> float:
 
     Corollary "Lower bound on expected swap acceptance": 1 - 2 d |nu - nu'|. Assumes that the two
     levels are exactly the noised versions of one distribution (fitted networks are so only
-    approximately) and that both chains are stationary. Zero where the formula is negative, which
-    means: no information.
+    approximately) and that both chains are stationary. Zero, which says nothing, where the formula is
+    negative.
     """
     return max(0.0, 1 - 2 * total_variation_bound(free_groups, rate, other))
 
@@ -312,7 +317,7 @@ def acceptance_bound(free_groups: int, rate: float, other: float) -> float:
 def check_rate(rate: float, what: str) -> None:
     """Refuse a corruption rate that is not a probability; `what` names it in the message."""
     if not 0 <= rate <= 1:
-        raise InputError(f"{what} must be between 0 and 1, but is {rate}. Give a probability.")
+        raise InputError(f"{what} must be between 0 and 1, got {rate}. Give a probability.")
 
 
 def _warn_if_noisier_than_uniform(counts: Int64[Tensor, " groups"], rate: float) -> None:

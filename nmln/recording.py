@@ -1,4 +1,4 @@
-"""Recorders: what is kept of a run while it goes on, in bounded memory."""
+"""Recorders keep statistics of a run while it continues, in bounded memory."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ class Journeys:
         self.see(walkers)
 
     def see(self, walkers: Walkers) -> None:
-        """Look where every walker stands."""
+        """Count the journeys that end at the present positions of the walkers."""
         if len(walkers) < 2:
             return
         hot, cold = walkers[:1], walkers[-1:]
@@ -48,11 +48,11 @@ class Journeys:
 
 
 class Recording(NamedTuple):
-    """What a recorder has seen. Traces have the axes draws, levels, chains."""
+    """The content of a recorder. Traces have the axes draws, levels, chains."""
 
     sweeps: int
     phases: int
-    moves: int  # in a sweep
+    moves: int  # per sweep
     seconds: float
     evaluations: Evaluations
     kernels: tuple[str, ...]
@@ -79,18 +79,22 @@ class Recorder:
     ) -> None:
         if keep < 10:
             raise InputError(
-                f"a trace that says anything has at least 10 draws, but keep is {keep}."
+                f"a trace must keep at least 10 draws, but keep is {keep}.", token="keep"
             )
         self.statistics = dict(statistics or {})
         if "score" in self.statistics:
-            raise InputError("the score is always recorded. Give the statistic another name.")
+            raise InputError(
+                "the score is always recorded. Give the statistic another name.",
+                token="score",
+                kind="twice",
+            )
         self.keep, self.stride, self.seen = keep, 1, 0
         self._draws: list[dict[str, ndarray]] = []
         self._walkers: list[ndarray] = []
         self._times: list[tuple[float, Evaluations]] = []
 
     def record(self, sweep: Sweep) -> None:
-        """Take one more sweep into account."""
+        """Record one more sweep."""
         if not self.seen:
             self._begin(sweep)
         self.seen += 1
@@ -129,7 +133,8 @@ class Recorder:
             if found.shape != shape:
                 raise InputError(
                     f"the statistic {name!r} must give one number for every world, shape (levels, "
-                    f"chains) = {tuple(shape)}, but it gave {tuple(found.shape)}."
+                    f"chains) = {tuple(shape)}, but it gave {tuple(found.shape)}.",
+                    token=name,
                 )
             draw[name] = _array(found)
         self._draws.append(draw)
@@ -139,14 +144,15 @@ class Recorder:
             self.stride *= 2
 
     def recording(self) -> Recording:
-        """All that was seen so far."""
+        """Everything that was recorded so far."""
         if self.seen < 2:
             raise InputError(
                 f"{self.seen} sweeps were recorded, too few to say anything. Hand the recorder to "
-                "sample(..., recorder=recorder) and run more sweeps after the burn-in."
+                "sample(..., recorder=recorder) and run more sweeps after the burn-in.",
+                kind="empty",
             )
         (start, before), (end, after) = self._times
-        whole = self.seen / (self.seen - 1)  # the first sweep had begun before it was seen
+        whole = self.seen / (self.seen - 1)  # the first sweep started before it was recorded
         evaluations = Evaluations(
             round((after.scores - before.scores) * whole),
             round((after.slopes - before.slopes) * whole),

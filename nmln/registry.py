@@ -11,10 +11,10 @@ Thing = TypeVar("Thing")
 
 
 class Registry(Mapping[str, Thing]):
-    """What the files of one room register, in the order of the names.
+    """The things that the files of one package register, in the order of their names.
 
-    A file calls `add` when it is imported. The first look-up imports every file of the room, so that a
-    new file needs no line anywhere else, and nothing is imported before it is needed.
+    A file calls `add` when it is imported. The first look-up imports every file of the package, so
+    that a new file needs no line anywhere else, and nothing is imported before it is needed.
     """
 
     def __init__(self, room: str, what: str) -> None:
@@ -25,7 +25,11 @@ class Registry(Mapping[str, Thing]):
     def add(self, name: str, thing: Thing) -> Thing:
         """Register a thing under a name that is not taken, and return it."""
         if name in self._things:
-            raise InputError(f"the {self.what} {name!r} is registered twice. Choose another name.")
+            raise InputError(
+                f"the {self.what} {name!r} is registered twice. Choose another name.",
+                token=name,
+                kind="twice",
+            )
         self._things[name] = thing
         return thing
 
@@ -33,7 +37,9 @@ class Registry(Mapping[str, Thing]):
         """The thing of this name; an unknown name is an error that lists the known ones."""
         if name not in self:
             raise InputError(
-                f"there is no {self.what} {name!r}. Take one of {', '.join(self)}.", token=name
+                f"there is no {self.what} {name!r}. Take one of {', '.join(self)}.",
+                token=name,
+                kind="unknown",
             )
         return self[name]
 

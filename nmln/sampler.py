@@ -34,11 +34,11 @@ from nmln.types import (
 )
 
 Phases = Literal["both", "alternate"]
-_CHECK_EVERY = 100  # sweeps between two looks at whether the energy still is what it was
+_CHECK_EVERY = 100  # sweeps between two checks that the energy has not changed
 
 
 class Snapshot(NamedTuple):
-    """All that is needed to go on with a run as if it had never stopped."""
+    """All that is needed to continue a run as if it had never stopped."""
 
     number: int
     state: State
@@ -50,13 +50,13 @@ class Snapshot(NamedTuple):
 
 @runtime_checkable
 class Observer(Protocol):
-    """Something that looks at every sweep after the burn-in, whether it is given out or not."""
+    """Sees every sweep after the burn-in, also those that `thin` leaves out."""
 
     def record(self, sweep: Sweep) -> None: ...
 
 
 def snapshot(sweep: Sweep, rng: Generator) -> Snapshot:
-    """Keep where a run stands."""
+    """The position of a run after a sweep, to resume it later."""
     return Snapshot(
         sweep.number, sweep.state, sweep.walkers, rng.get_state(), sweep.tuning, sweep.evaluations
     )
@@ -77,32 +77,32 @@ def sample(
     resume: Snapshot | None = None,
     recorder: Observer | None = None,
     progress: Callable[[int, int], None] | None = None,
-    rescue: str | Path | None = "offending.db",
+    rescue: str | Path | None = None,
 ) -> Iterator[Sweep]:
-    """Run chains at all levels and give every `thin`-th sweep after the first `burn_in`.
+    """Run chains at all levels and yield every `thin`-th sweep after the first `burn_in`.
 
     A sweep is `moves` steps of the kernel at every level, then the exchange of neighbouring levels. The
     same generator state gives the same run; a run resumed from a snapshot continues bit for bit. Chains
     that start in a world which a hard formula forbids are repaired first. A score that is NaN or plus
-    infinity ends the run with an error that names the world.
+    infinity ends the run with a `ScoreError`, whose attribute `world` is the offending world.
 
     Args:
         potential: one score per level and world.
         kernel: moves every level.
         values: the worlds that the chains start from; None only with `resume`.
-        sweeps: how many sweeps in all, those of an earlier part of a resumed run included.
+        sweeps: the number of sweeps in all, those before a `resume` included.
         rng: the source of all random numbers.
         moves: steps of the kernel per sweep.
         phases: `both` exchanges even, then odd pairs of levels after every exploration (the paper's
             order), `alternate` one parity in turn.
-        burn_in: sweeps before the first that is given out.
-        thin: sweeps from one that is given out to the next.
+        burn_in: sweeps before the first that is yielded.
+        thin: sweeps from one that is yielded to the next.
         warm_up: sweeps in which kernels with a step size adapt it to their acceptance, level by level;
             by default as many as `burn_in`. Afterwards it is fixed, and the chains are exact.
         resume: continues a run from where `snapshot` was taken.
         recorder: sees every sweep after the burn-in.
         progress: called with the number of sweeps done and of all.
-        rescue: the file that receives the world of an impossible score; None for no file.
+        rescue: a `.db` file to write the offending world of a `ScoreError` to; by default none.
     """
     _check(sweeps, moves, phases, burn_in, thin)
     counted = Counted(potential, None if resume is None else resume.evaluations)
@@ -118,7 +118,11 @@ def sample(
         first, walkers = 0, start_walkers(values)
         tuning = start_tuning(kernel, potential.levels)
     else:
-        raise InputError("a run needs worlds to start from: give values, or a snapshot to resume.")
+        raise InputError(
+            "a run needs worlds to start from: give values, or a snapshot to resume.",
+            kind="missing",
+            token="values",
+        )
     names = tuple(type(one).__name__ for one in simple_kernels(kernel))
     for number in range(first + 1, sweeps + 1):
         parities = (0, 1) if phases == "both" else (number % 2,)
@@ -174,23 +178,27 @@ def advance(
 def start(
     potential: Potential, kernel: Kernel, values: Values, rng: Generator | None = None
 ) -> State:
-    """The state of chains at their first worlds, repaired where a hard formula forbids them."""
+    """The state of chains at their first worlds, repaired where a hard formula forbids one."""
     if values.ndim != 3 or not values.shape[1]:
         raise InputError(
-            f"chains start from values of shape (levels, chains, groups) with at least one chain, but "
-            f"these have the shape {tuple(values.shape)}."
+            f"values must have the shape (levels, chains, groups) with at least one chain, got "
+            f"{tuple(values.shape)}.",
+            token="values",
         )
     if len(values) != potential.levels:
         raise InputError(
             f"the potential has {potential.levels} levels, but the chains start at {len(values)}. Give "
-            f"each level its worlds: worlds.expand({potential.levels}, -1, -1)."
+            f"each level its worlds: worlds.expand({potential.levels}, -1, -1).",
+            kind="conflict",
+            token="values",
         )
     evidence = evidence_of(kernel)
     if evidence is not None and not bool(evidence.allows(values).all()):
         level, chain = torch.nonzero(~evidence.allows(values))[0].tolist()
         raise InputError(
             f"chain {chain} of level {level} starts in a world that contradicts the evidence. Make the "
-            "worlds agree first: evidence.clamp(worlds)."
+            "worlds agree first: evidence.clamp(worlds).",
+            kind="conflict",
         )
     state = kernel.init(potential, values)
     forbidden = torch.nonzero(state.scores == float("-inf"))
@@ -201,17 +209,18 @@ def start(
         level, chain = forbidden[0].tolist()
         raise InputError(
             f"chain {chain} of level {level} starts in a world of score minus infinity. Start it from a "
-            "world that is possible."
+            "world that is possible.",
+            kind="conflict",
         )
     mended = repair(inner, values, rng or Generator().manual_seed(0), evidence)
     return kernel.init(potential, mended)
 
 
 def check_energy(potential: Potential, state: State) -> None:
-    """Score the worlds once more: an energy that has changed since makes every swap and move wrong."""
+    """Score the worlds again: if the energy has changed, every swap and move is wrong."""
     with torch.no_grad():
         again = potential.score(state.values)
-    # Batches of another size round differently; what is left of a score's digits is not a change.
+    # Batches of another size round differently; such differences are not a change.
     tolerance = 1e-3 * (1 + state.scores.abs())
     changed = torch.nonzero((again - state.scores).abs() > tolerance)
     if len(changed):
@@ -220,13 +229,14 @@ def check_energy(potential: Potential, state: State) -> None:
             f"the energy changes between calls: the world of chain {chain} at level {level} scored "
             f"{state.scores[level, chain]:.6g} and now {again[level, chain]:.6g}. A potential must give "
             "one world one score: no dropout or random numbers inside (call .eval()), no dependence on "
-            "the other worlds of a batch, and a new start after a change of parameters."
+            "the other worlds of a batch, and a new start after a change of parameters.",
+            kind="numeric",
         )
 
 
 @contextmanager
 def _rescue(path: str | Path | None, potential: Potential) -> Iterator[None]:
-    """Write the world of a score that cannot be to a file, and say where it is."""
+    """Write the offending world of a `ScoreError` to a file, and name the file in the error."""
     try:
         yield
     except ScoreError as error:
@@ -244,6 +254,6 @@ def _check(sweeps: int, moves: int, phases: str, burn_in: int, thin: int) -> Non
         ("thin", thin, 1),
     ):
         if number < least:
-            raise InputError(f"{name} must be at least {least}, but is {number}.")
+            raise InputError(f"{name} must be at least {least}, got {number}.", token=name)
     if phases not in ("both", "alternate"):
-        raise InputError(f"phases are 'both' or 'alternate', but these are {phases!r}.")
+        raise InputError(f"phases must be 'both' or 'alternate', got {phases!r}.", token="phases")

@@ -1,6 +1,6 @@
-"""How a process is stopped from outside, and by whom: the only module that sets signal handlers.
+"""Stopping a process from outside: the only module that sets signal handlers.
 
-Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 all ask a command to keep what it has and leave. A signal that is
+Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 all ask a command to save its work and end. A signal that is
 ignored when a command starts, as by `nohup` or for `&` in a script, stays ignored.
 """
 
@@ -14,10 +14,10 @@ from types import FrameType
 from typing import Any
 
 LAUNCHER = "NMLN_LAUNCHER"
-"""The variable by which a launcher tells the processes that it starts its own process number."""
+"""The variable in which a launcher passes its process number to the processes that it starts."""
 
 PRIVATE_FOLDER = "NMLN_PRIVATE_FOLDER"
-"""The variable by which it names a folder that only it and those processes use."""
+"""The variable in which it names a folder that only it and those processes use."""
 
 STOPPING = tuple(
     getattr(signal, name)
@@ -31,7 +31,7 @@ _patience = _SHORT  # seconds that a step of that loop has from then on
 
 
 class GivenUpError(KeyboardInterrupt):
-    """A search or step was given up because somebody asked to stop; raised by `give_way` alone."""
+    """A search or step was given up because a stop was asked for; only `give_way` raises it."""
 
 
 def launcher() -> int:

@@ -1,7 +1,7 @@
 """The space of possible worlds of a language over a domain.
 
 Groups are laid out in blocks, one for each attribute in the order of the language; inside a block
-they follow the tuples of constants in row-major order, leaving out the tuples that do not exist
+they follow the tuples of constants in row-major order, without the tuples that do not exist
 (the mirror images of a symmetric pair, repeated constants where the attribute is irreflexive).
 A world is one category per group, kept in the smallest integer type that holds it.
 """
@@ -24,12 +24,12 @@ from nmln.logic import GroundAtom
 from nmln.memory import CONSTANT, machine_memory, told
 from nmln.types import Entries, Worlds
 
-_CHUNK = 256  # worlds encoded at a time: what is written stays in the cache
+_CHUNK = 256  # worlds encoded at a time, so that the output stays in the cache
 
 
 @dataclass(frozen=True)
 class Block:
-    """The groups of one attribute: where they begin, how many, and how many constants per place."""
+    """The groups of one attribute: the first, their number, and the constants per argument."""
 
     attribute: Attribute
     shape: tuple[int, ...]
@@ -116,7 +116,8 @@ class Space:
         if not self.groups:
             raise InputError(
                 "there is only one world here: no predicate has a tuple that could be true or false. "
-                "Declare predicates, or give irreflexive ones at least two constants."
+                "Declare predicates, or give irreflexive ones at least two constants.",
+                kind="empty",
             )
         self.dtype = _value_dtype(language)
         self.codes = {s: {name: i for i, name in enumerate(c)} for s, c in self.domain.items()}
@@ -132,7 +133,8 @@ class Space:
         if needed > memory:
             raise InputError(
                 f"this domain is too large: {size}; {told(needed)} bytes with the index tables, but "
-                f"{memory:,} may be used. Take fewer constants, or split the world into parts."
+                f"{memory:,} may be used. Take fewer constants, or split the world into parts.",
+                kind="size",
             )
 
     def _lay_out(self) -> Iterator[Block]:
@@ -277,12 +279,12 @@ class Space:
         key = (block.attribute.name, device)
         if key not in self._indices:
             table = self.table(block.attribute.name).flatten()
-            with torch.inference_mode(False):  # what is kept must serve outside of it too
+            with torch.inference_mode(False):  # the cached tensor is used outside of it too
                 self._indices[key] = torch.from_numpy(table).to(device)
         return self._indices[key]
 
     def pack(self, values: Worlds) -> UInt8[Tensor, "*batch bytes"]:
-        """Worlds as bytes for hashing and storing: half a byte a group where 16 categories suffice."""
+        """Worlds as bytes for hashing and storing: half a byte per group where 16 categories suffice."""
         if not self._half_bytes:
             return values.contiguous().view(torch.uint8)
         half = self.groups // 2  # the second half of the groups goes into the upper half bytes
@@ -306,7 +308,11 @@ class Space:
         """Rename the constants of some sorts: what was true of constant i becomes true of p[i]."""
         for sort in permutations:
             if sort not in self.domain:
-                raise InputError(f"there is no sort {sort} here, only {', '.join(self.domain)}.")
+                raise InputError(
+                    f"there is no sort {sort} here, only {', '.join(self.domain)}.",
+                    token=sort,
+                    kind="unknown",
+                )
         moved = torch.empty_like(values)
         orders = {
             sort: np.asarray(permutations.get(sort, range(len(names))), dtype=np.int64)
@@ -316,7 +322,8 @@ class Space:
             if sorted(order.tolist()) != list(range(len(self.domain[sort]))):
                 raise InputError(
                     f"{order.tolist()} does not permute the {len(self.domain[sort])} constants of "
-                    f"sort {sort}. Give each position once."
+                    f"sort {sort}. Give each position once.",
+                    token=sort,
                 )
         for block in self.blocks:
             places = self.tuples(block, np.arange(block.count))
@@ -359,23 +366,33 @@ def _constants(
     for sort, names in named.items():
         if wrong := next((name for name in names if not isinstance(name, str)), None):
             raise InputError(
-                f"constants are strings, but the sort {sort} has {wrong!r}. Convert them with str()."
+                f"constants must be strings, but the sort {sort} has {wrong!r}. Convert them with "
+                "str().",
+                token=sort,
             )
     for sort, names in language.value_sorts.items():
         if named.setdefault(sort, names) != names and sort in language.sorts:
             raise InputError(
                 f"the sort {sort} holds the values of an attribute, {', '.join(names)}, so its "
-                f"constants cannot be {', '.join(named[sort])}. Leave {sort} out of the domain."
+                f"constants cannot be {', '.join(named[sort])}. Remove {sort} from the domain.",
+                token=sort,
+                kind="conflict",
             )
     for sort in language.sorts:
         if not named.get(sort):
             raise InputError(
                 f"the domain of sort {sort} is empty. Give its constants: {sort} = {{A, B}} in a .mln "
-                f"file, {{{sort!r}: ('A', 'B')}} in Python, or data that name some."
+                f"file, {{{sort!r}: ('A', 'B')}} in Python, or data that name some.",
+                token=sort,
+                kind="empty",
             )
         if len(set(named[sort])) < len(named[sort]):
             twice = next(name for name in named[sort] if named[sort].count(name) > 1)
-            raise InputError(f"the constant {twice} is listed twice in sort {sort}. Remove one.")
+            raise InputError(
+                f"the constant {twice} is listed twice in sort {sort}. Remove one.",
+                token=twice,
+                kind="twice",
+            )
     return {sort: named[sort] for sort in language.sorts}
 
 
@@ -387,7 +404,7 @@ def _value_dtype(language: Language) -> torch.dtype:
 
 
 def _count_tuples(attribute: Attribute, shape: Sequence[int]) -> int:
-    """How many tuples have a group, by arithmetic alone."""
+    """The number of tuples that have a group, without building them."""
     if attribute.symmetric:
         n = shape[0]
         return n * (n + 1) // 2 if attribute.reflexive else n * (n - 1) // 2

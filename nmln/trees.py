@@ -23,7 +23,7 @@ FOREIGN = (
     RuntimeError,
     ArithmeticError,
 )
-"""What using a tree of another shape than expected can run into."""
+"""The errors that using a tree of an unexpected shape can raise."""
 
 
 def flatten(tree: object) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -40,7 +40,9 @@ def flatten(tree: object) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def unflatten(tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> Any:
     """The nested state that `flatten` took apart; anything that it cannot have made is refused."""
     if "tree" not in content:
-        raise InputError(f"content must have the key tree, but has {list(content)}. {_FOREIGN}")
+        raise InputError(
+            f"content must have the key tree, but has {list(content)}. {_FOREIGN}", kind="damaged"
+        )
     return _decode(content["tree"], 0, tensors)
 
 
@@ -49,7 +51,8 @@ def _encode(node: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any
     place = "/".join(path).encode("utf-8", "backslashreplace").decode() or "tree"
     if len(path) > _MOST_LEVELS:
         raise InputError(
-            f"a tree may have {_MOST_LEVELS} levels, but at {place[:60]}… there are more."
+            f"a tree may have {_MOST_LEVELS} levels, but at {place[:60]}… there are more.",
+            kind="size",
         )
     match node:
         case Tensor():
@@ -80,13 +83,17 @@ def _encode(node: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any
             return {"$dict": [list(pair) for pair in zip(node, values, strict=True)]}
     raise InputError(
         f"{place} is of type {type(node).__name__}, which cannot be saved. Convert it to a tensor, a "
-        "number, a string, a list or a dict."
+        "number, a string, a list or a dict.",
+        kind="unsupported",
     )
 
 
 def _decode(node: Any, level: int, tensors: Mapping[str, Tensor]) -> Any:
     if level > _MOST_LEVELS:
-        raise InputError(f"a tree may have {_MOST_LEVELS} levels, but content has more. {_FOREIGN}")
+        raise InputError(
+            f"a tree may have {_MOST_LEVELS} levels, but content has more. {_FOREIGN}",
+            kind="damaged",
+        )
     match node:
         case list():
             return [_decode(item, level + 1, tensors) for item in node]
@@ -100,7 +107,8 @@ def _decode(node: Any, level: int, tensors: Mapping[str, Tensor]) -> Any:
             return {key: _decode(value, level + 1, tensors) for key, value in pairs}
         case dict() if any(key.startswith("$") for key in node):
             raise InputError(
-                f"content has an object with {list(node)[:3]}, which stands for nothing. {_FOREIGN}"
+                f"content has an object with {list(node)[:3]}, which has no meaning. {_FOREIGN}",
+                kind="damaged",
             )
         case dict():
             return {key: _decode(value, level + 1, tensors) for key, value in node.items()}

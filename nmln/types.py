@@ -31,7 +31,7 @@ Groups = Int64[Tensor, "levels chains"]
 """One chosen group for every chain."""
 
 Walkers = Int64[Tensor, "levels chains"]
-"""The label of the state that stands at each level of a replica."""
+"""The label of the state at each level of a replica."""
 
 Alternatives = Float[Tensor, "levels chains most"]
 """The score of every category of a chosen group; minus infinity beyond the group's size."""
@@ -41,7 +41,7 @@ Changes = Float[Tensor, "levels chains some most"]
 that is forbidden or beyond the group's size."""
 
 Ties = Int64[Tensor, "2 ties"]
-"""Pairs of groups that the score does not treat one by one: a term has both in it."""
+"""Pairs of groups that occur together in a term of the score."""
 
 
 @runtime_checkable
@@ -78,17 +78,19 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a move tells and nobody needs: how likely it was taken, how many worlds changed.
+    """Diagnostics of one move; not needed to continue the chain.
 
-    A kernel made of kernels tells the acceptance of each in `parts`; NaN where one had no turn. One that
-    redraws every group from its conditional distribution can tell these probabilities in `expected`:
-    their mean over a run is a marginal, with less noise than the worlds themselves have.
+    `acceptance` is the mean probability that the move is accepted, `moved` the share of the worlds that
+    changed. A kernel made of kernels reports the acceptance of each in `parts`, NaN where one had no
+    turn. A kernel that redraws every group from its conditional distribution can report these
+    probabilities in `expected`: their mean over a run estimates a marginal, with less noise than the
+    worlds do.
     """
 
     acceptance: Float[Tensor, " levels"]
     moved: Float[Tensor, " levels"]
     parts: Float[Tensor, "kernels levels"] | None = None
-    moves: int = 1  # that these are the means of
+    moves: int = 1  # the number of moves that these are means over
     expected: Float[Tensor, "levels chains entries"] | None = None
 
     @property
@@ -98,8 +100,8 @@ class Info(NamedTuple):
 
 
 class SwapInfo(NamedTuple):
-    """What an exchange phase did: for each of its pairs of levels, the probability of a swap in every
-    replica, and whether it happened. `pairs` holds the upper level of each pair.
+    """Diagnostics of one exchange phase: the probability of a swap for each pair of levels and replica,
+    and whether it happened. `pairs` holds the upper level of each pair.
     """
 
     pairs: tuple[int, ...]
@@ -116,7 +118,7 @@ class Evaluations(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """Where the search for step sizes stands: their logarithms, and how many moves each has seen.
+    """The state of the search for step sizes: their logarithms, and how many moves each has seen.
 
     One row for every simple kernel, one column for every level; NaN for kernels without a size.
     """
@@ -126,7 +128,7 @@ class Tuning(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Where the chains stand after a sweep, and what happened in it."""
+    """The chains after a sweep, and the diagnostics of that sweep."""
 
     number: int  # counted from the start of the run, burn-in included
     state: State
@@ -140,14 +142,14 @@ class Sweep(NamedTuple):
 
 @runtime_checkable
 class Kernel(Protocol):
-    """A move that leaves the distribution of every level as it is, and observed groups alone.
+    """A move that leaves the distribution of every level invariant and never changes observed groups.
 
     The scores (and slopes) in the state are those of the potential that `step` is given; after a change
-    of parameters the state must be made anew.
+    of parameters the state must be made again by `init`.
     """
 
     def init(self, potential: Potential, values: Values) -> State:
-        """The state of chains that stand at these worlds."""
+        """The state of chains at these worlds."""
         ...
 
     def step(self, potential: Potential, state: State, rng: Generator) -> tuple[State, Info]:
@@ -157,7 +159,7 @@ class Kernel(Protocol):
 
 @runtime_checkable
 class Tunable(Kernel, Protocol):
-    """A kernel whose moves have a size that can follow the acceptance: the larger, the bolder."""
+    """A kernel with a step size, which is adapted to a target acceptance; larger sizes move further."""
 
     @property
     def step_sizes(self) -> tuple[float, ...]:
@@ -165,5 +167,5 @@ class Tunable(Kernel, Protocol):
         ...
 
     def with_step_sizes(self, sizes: Sequence[float]) -> Kernel:
-        """The same kernel with the nearest sizes to these that it can have."""
+        """The same kernel with these sizes, or the nearest ones that it can have."""
         ...

@@ -44,7 +44,7 @@ def true_atoms(space: Space, world: World, skip_null: bool = False) -> list[Grou
 
 
 def to_text(space: Space, world: World) -> str:
-    """A world as `.db` text: one true ground atom a line, those named none left out."""
+    """A world as `.db` text: one true ground atom per line, without those named none."""
     return "\n".join(map(str, true_atoms(space, world, skip_null=True)))
 
 
@@ -65,7 +65,7 @@ def _name(
 
 
 def from_atoms(space: Space, statements: Iterable[Statement]) -> World:
-    """The world in which these literals hold and everything unsaid is false or none.
+    """The world in which these literals hold and every other atom is false or none.
 
     Refuses contradictions, and groups for which a closed world has no default.
     """
@@ -85,7 +85,8 @@ def from_atoms(space: Space, statements: Iterable[Statement]) -> World:
             group = block.first_group + int((~said[block.groups]).int().argmax())
             raise InputError(
                 f"no value is given for {space.group_name(group)}, and {block.attribute.name} has no "
-                f"none to assume. Say which of {', '.join(block.attribute.values[:8])} holds."
+                f"none to assume. Say which of {', '.join(block.attribute.values[:8])} holds.",
+                kind="missing",
             )
     denied = torch.from_numpy(entries[~positive])
     groups_denied = space.group_of_entry[denied]
@@ -96,14 +97,15 @@ def from_atoms(space: Space, statements: Iterable[Statement]) -> World:
             f"{listed[row]} denies what a closed world assumes of a tuple that has no other value. "
             "Say which value holds, or read the file as evidence.",
             index=row,
+            kind="conflict",
         )
     return values
 
 
 def locate(space: Space, statements: Sequence[Statement]) -> tuple[np.ndarray, np.ndarray]:
-    """The entry that each literal speaks of, and whether it says that the atom is true.
+    """The entry of each literal, and whether the literal is positive.
 
-    Refuses what does not belong to the space and what contradicts itself; the error carries the
+    Literals outside the space and contradictions are refused; the error carries the
     position of the offending literal as `index`.
     """
     entries = np.empty(len(statements), dtype=np.int64)
@@ -133,6 +135,7 @@ def _locate_block(space: Space, name: str, arguments: list[tuple[str, ...]]) -> 
                 f"{len(sorts)}: {name}({', '.join(sorts)}).",
                 index=row,
                 token=name,
+                kind="conflict",
             )
     places = [_positions(space, name, place, arguments) for place in range(len(sorts))]
     groups = np.zeros(len(arguments), dtype=np.int64)
@@ -144,13 +147,14 @@ def _locate_block(space: Space, name: str, arguments: list[tuple[str, ...]]) -> 
             f"{GroundAtom(name, arguments[row])} repeats a constant, but {name} is irreflexive. "
             "Remove it, or declare the predicate without 'irreflexive'.",
             index=row,
+            kind="conflict",
         )
     category = 1 if attribute.boolean else places[-1] + attribute.optional
     return block.first_entry + groups * block.size + category
 
 
 def _positions(space: Space, name: str, place: int, arguments: list[tuple[str, ...]]) -> np.ndarray:
-    """Where the constants at one argument place stand in their sort."""
+    """The positions in their sort of the constants at one argument."""
     sort = space.language.argument_sorts(name)[place]
     if place < space.language[name].arity:
         codes = space.codes[sort]
@@ -163,20 +167,21 @@ def _positions(space: Space, name: str, place: int, arguments: list[tuple[str, .
     constant, atom = arguments[row][place], GroundAtom(name, arguments[row])
     homes = [home for home, names in space.codes.items() if constant in names]
     message = misplaced(quote_constant(constant), atom, sort, list(codes), homes)
-    kind = "value" if homes else "unknown"
+    kind = "conflict" if homes else "unknown"
     raise InputError(message, index=row, token=constant, kind=kind)
 
 
 def _refuse_conflicts(
     space: Space, statements: Sequence[Statement], entries: np.ndarray, positive: np.ndarray
 ) -> None:
-    """Refuse an atom that is said to be both true and false, and two values of one group."""
+    """Refuse an atom that is stated both true and false, and two values of one group."""
     true = np.flatnonzero(positive)
     both = np.flatnonzero(~positive & np.isin(entries, entries[true]))
     if len(both):
         raise InputError(
             f"{statements[both[0]]} contradicts a literal that says the opposite. Keep one of them.",
             index=int(both[0]),
+            kind="conflict",
         )
     groups = space.group_of_entry[torch.from_numpy(entries[true])].numpy()
     order = np.argsort(groups, kind="stable")
@@ -188,4 +193,5 @@ def _refuse_conflicts(
             f"{statements[one]} and {statements[other]} cannot both be true: "
             f"{statements[one].predicate} takes one value per tuple. Keep one of them.",
             index=other,
+            kind="conflict",
         )

@@ -139,7 +139,7 @@ def test_the_pair_that_needs_a_level_is_named_with_a_rate() -> None:
     ("rejections", "levels", "message"),
     [
         ((0.1,), None, "3 levels has 2 pairs, but 1 rejections"),
-        ((0.1, 1.5), None, "rejections are probabilities"),
+        ((0.1, 1.5), None, "probabilities"),
         ((0.1, 0.1), 1, "at least 2 levels, not 1"),
     ],
 )

@@ -99,7 +99,7 @@ def test_a_warning_is_one_sentence(tmp_path: Path) -> None:
             "error: bad.db: the main job is for molecules, but this holds",
         ),
         (["run", "--data", "."], "error: .: this is a folder without a .graphml file in it. Name"),
-        (["run", "--minutes", "0"], "error: training.minutes must be positive, but is 0.0."),
+        (["run", "--minutes", "0"], "error: training.minutes must be positive, got 0.0."),
         (["data", "info", "no.db"], "error: no.db: there is no such file"),
         (["data", "info", "x.xml"], "error: x.xml: files ending in .xml are not known here"),
         (["data", "info", "bad.db"], "error: bad.db:2:9: the line ends here; expected"),

@@ -55,24 +55,24 @@ def test_the_preset_of_the_paper_has_its_numbers() -> None:
     [
         ("[chain]\nmoves = 3", r"run.toml: unknown table: 'chain'. Did you mean 'chains'\?"),
         ("[chains]\nmove = 3", r"unknown key in \[chains\]: 'move'. Did you mean 'moves'\?"),
-        ("[chains]\nzzz = 3", r"There are kernel, replicas"),
-        ("[chains]\nmoves = 2.5", "chains.moves is a whole number, but is 2.5"),
-        ("[chains]\nmoves = true", "chains.moves is a whole number, but is True"),
-        ("[chains]\nmoves = 0", "run.toml: chains.moves must be at least 1, but is 0"),
+        ("[chains]\nzzz = 3", r"Available: kernel, replicas"),
+        ("[chains]\nmoves = 2.5", "chains.moves .* whole number, got 2.5"),
+        ("[chains]\nmoves = true", "chains.moves .* whole number, got True"),
+        ("[chains]\nmoves = 0", "run.toml: chains.moves must be at least 1"),
         (
             '[chains]\nstart = "here"',
-            "chains.start is one of 'data', 'noise', 'model', but is 'here'",
+            "chains.start .* one of 'data', 'noise', 'model', got 'here'",
         ),
-        ("[ladder]\nrates = []", r"ladder.rates is a list of numbers, but is \[\]"),
-        ('[ladder]\nrates = ["a"]', "ladder.rates is a number, but is 'a'"),
-        ("[model]\nbase = 1", "model.base is true or false, but is 1"),
-        ("[optimiser]\naverage = 1", "optimiser.average must be between 0 and 1, but is 1"),
+        ("[ladder]\nrates = []", r"ladder.rates .* list of numbers"),
+        ('[ladder]\nrates = ["a"]', "ladder.rates .* number, got 'a'"),
+        ("[model]\nbase = 1", "model.base .* true or false, got 1"),
+        ("[optimiser]\naverage = 1", "optimiser.average must be between 0 and 1"),
         ("[optimiser]\nlearning_rate = 0", "learning_rate must be positive"),
         ("[training]\nminutes = -1", "training.minutes must be positive"),
         ("[training]\nsteps = -1", "training.steps must not be negative"),
-        ("chains = 3", r"\[chains\] is a table, but 3 is given"),
+        ("chains = 3", r"\[chains\] .* table, got 3"),
         ("chains = ", "run.toml: this is not TOML"),
-        ('preset = "big"', "there is no preset 'big'. Take one of small, molecules, paper"),
+        ('preset = "big"', "preset 'big'. Take one of small, molecules, paper"),
     ],
 )
 def test_what_is_wrong_is_said_with_the_file(text: str, message: str, tmp_path: Path) -> None:
@@ -93,8 +93,9 @@ def test_single_keys_can_be_overridden() -> None:
     config = override(Config(), {"ladder.rates": (0.3, 0.1), "training.minutes": 2})
     assert config.ladder.rates == (0.3, 0.1)
     assert config.training.minutes == 2.0
-    with pytest.raises(InputError, match=r"unknown table: 'ladders'\. Did you mean 'ladder'"):
+    with pytest.raises(InputError, match=r"Did you mean 'ladder'") as caught:
         override(Config(), {"ladders.rates": 1})
+    assert (caught.value.kind, caught.value.token) == ("unknown", "ladders")
     with pytest.raises(InputError, match="unknown key"):
         override(Config(), {"ladder.rate": 1})
 
@@ -102,5 +103,5 @@ def test_single_keys_can_be_overridden() -> None:
 @pytest.mark.parametrize("number", [float("inf"), float("nan"), float("-inf")])
 @pytest.mark.parametrize("name", ["training.minutes", "optimiser.clip", "model.bound"])
 def test_numbers_are_finite(name: str, number: float) -> None:
-    with pytest.raises(InputError, match=rf"{name} is a finite number, but is {number}"):
+    with pytest.raises(InputError, match=rf"{name} .* finite number, got {number}"):
         override(Config(), {name: number})

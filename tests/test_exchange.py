@@ -211,5 +211,5 @@ def test_one_level_has_nobody_to_swap_with() -> None:
     found = exchange(potential, state_of(potential, values), start_walkers(values), 0, Generator())
     assert torch.equal(found.state.values, values)
     assert found.info.pairs == ()
-    with pytest.raises(InputError, match="even \\(0\\) or odd \\(1\\), but parity is 2"):
+    with pytest.raises(InputError, match="even \\(0\\) or odd \\(1\\), got 2"):
         pairs_of(3, 2)

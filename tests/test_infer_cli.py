@@ -144,7 +144,7 @@ def test_bad_input_gets_one_clear_line(here: Path) -> None:
     (here / "settled.db").write_text("!Smokes(Anna)\n0.3 Smokes(Anna)\n")
     assert "settled.db:2: " in told(*model, "-e", "settled.db", "-q", "Smokes")
     (here / "over.db").write_text("1.3 Smokes(Anna)\n")
-    assert "over.db:1: a report is right with" in told(*model, "-e", "over.db", "-q", "Smokes")
+    assert "over.db:1: the probability of a report" in told(*model, "-e", "over.db", "-q", "Smokes")
     (here / "strange.db").write_text("Smokes(Zoe)\n")
     assert "strange.db:1:" in told(*model, "-e", "strange.db", "-q", "Smokes")
     assert "closed and open at once" in told(

@@ -40,9 +40,9 @@ def test_a_ladder_corrupts_every_world_at_every_level() -> None:
     ("build", "message"),
     [
         (lambda: Ladder(()), "at least one corruption rate"),
-        (lambda: Ladder((0.1, -0.1)), "rate of level 1 must be between 0 and 1, but is -0.1"),
-        (lambda: Ladder((1.5,)), "must be between 0 and 1, but is 1.5"),
-        (lambda: Ladder((float("nan"),)), "must be between 0 and 1, but is nan"),
+        (lambda: Ladder((0.1, -0.1)), "rate of level 1 must be between 0 and 1"),
+        (lambda: Ladder((1.5,)), "must be between 0 and 1"),
+        (lambda: Ladder((float("nan"),)), "must be between 0 and 1"),
         (
             lambda: Ladder((0.1, 0.2)),
             r"level 0 has 0.1 and level 1 has 0.2. .*Ladder\(\(0.2, 0.1\)\)",

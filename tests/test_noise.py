@@ -165,7 +165,7 @@ def test_a_rate_beyond_uniform_warns_with_the_number_of_categories() -> None:
     [
         (
             lambda: corrupt(SPACE, random_worlds(SPACE, 1), 2.0, torch.Generator()),
-            "between 0 and 1, but is 2.0",
+            "between 0 and 1, got 2.0",
         ),
         (
             lambda: corrupt(SPACE, random_worlds(SPACE, 5)[:, :3], 0.1, torch.Generator()),

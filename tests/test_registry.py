@@ -85,7 +85,7 @@ def concrete(family: type) -> set[type]:
 
 def test_the_settings_name_the_registered_potentials() -> None:
     assert sorted(get_args(get_type_hints(ModelConfig)["potential"])) == list(POTENTIALS)
-    with pytest.raises(InputError, match=r"model\.potential is one of 'graph', 'fragment'"):
+    with pytest.raises(InputError, match=r"model\.potential must be one of 'graph', 'fragment'"):
         configure({"model": {"potential": "grahp"}})
 
 

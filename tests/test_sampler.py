@@ -143,17 +143,18 @@ def test_walkers_travel_through_all_levels_of_a_noise_ladder() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sweeps": -1}, "sweeps must be at least 0, but is -1"),
-        ({"moves": 0}, "moves must be at least 1, but is 0"),
-        ({"thin": 0}, "thin must be at least 1, but is 0"),
+        ({"sweeps": -1}, "sweeps must be at least 0"),
+        ({"moves": 0}, "moves must be at least 1"),
+        ({"thin": 0}, "thin must be at least 1"),
         ({"values": None}, "give values, or a snapshot to resume"),
         ({"values": starts(1)[:, :0]}, "with at least one chain"),
     ],
 )
 def test_a_run_that_cannot_be_is_refused(options, message: str) -> None:
     given = {"values": starts(1), "sweeps": 1, **options}
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as caught:
         list(sample(noised_levels(), Gibbs(SPACE), rng=Generator(), **given))
+    assert caught.value.token in options
 
 
 def test_values_for_another_number_of_levels_are_refused() -> None:
@@ -222,6 +223,17 @@ def test_a_score_that_cannot_be_ends_the_run_with_its_world_saved(
         list(runs)
     _, worlds = read_db(tmp_path / "offending.db", SPACE.language, SPACE.domain)
     assert (worlds[0] == 2).all()
+
+
+def test_by_default_the_offending_world_is_in_the_error_and_no_file_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    potential = ValuesPotential(SPACE, lambda values: values.double().sum(-1) * float("nan"))
+    with pytest.raises(ScoreError) as caught:
+        list(sample(potential, Gibbs(SPACE), starts(3, 1), 5, Generator().manual_seed(0)))
+    assert caught.value.world.shape == (SPACE.groups,)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kernel", [Gibbs(SPACE), GibbsWithGradients(SPACE)])

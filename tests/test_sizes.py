@@ -63,8 +63,8 @@ def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
             r"text:1: the sort n of 1,000,000,000 constants " + NEEDS,
         ),
         ('n = {"1", ..., "1000000000"}\np(n)', "the sort n of 1,000,000,000 constants"),
-        (f"n = {{1, ..., {'9' * 30}}}\np(n)", "numbers of more than 18 digits"),
-        (f"n = {{1, ..., {'9' * 5000}}}\np(n)", "numbers of more than 18 digits"),
+        (f"n = {{1, ..., {'9' * 30}}}\np(n)", "18 digits"),
+        (f"n = {{1, ..., {'9' * 5000}}}\np(n)", "18 digits"),
         ("p(n)\nm = {A}\nn = {1, ..., 1000000000}", "text:3: the sort n of"),
     ],
 )
@@ -263,7 +263,7 @@ def test_memory_in_words() -> None:
 @pytest.mark.parametrize("name", ["training.seed", "model.seed", "data.split_seed"])
 @pytest.mark.parametrize("seed", [-1, 2**63, 2**64, 10**400])
 def test_seeds_are_bounded_as_the_flags_are(name: str, seed: int, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=rf"{name} must be between 0 and 2\^63 - 1, but is"):
+    with pytest.raises(InputError, match=rf"{name} must be between 0 and 2\^63 - 1"):
         override(Config(), {name: seed})
     section, key = name.split(".")
     path = tmp_path / "run.toml"
@@ -285,13 +285,13 @@ def test_the_largest_seed_trains_and_a_negative_one_of_an_older_run_still_loads(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[model]\nbound = 1e400", "model.bound is a finite number, but is inf"),
-        ("[model]\nbound = nan", "model.bound is a finite number, but is nan"),
-        ("[ladder]\nrates = [inf]", "ladder.rates is a finite number, but is inf"),
-        ("[training]\nsteps = inf", "training.steps is a whole number, but is inf"),
-        (f"[model]\nbound = {'9' * 400}", "model.bound is a finite number, but has more than 300"),
+        ("[model]\nbound = 1e400", "model.bound .* finite number, got inf"),
+        ("[model]\nbound = nan", "model.bound .* finite number, got nan"),
+        ("[ladder]\nrates = [inf]", "ladder.rates .* finite number, got inf"),
+        ("[training]\nsteps = inf", "training.steps .* whole number, got inf"),
+        (f"[model]\nbound = {'9' * 400}", "model.bound .* finite number, got more than 300"),
         (f"[model]\nbound = {'9' * 5000}", "this has a number with too many digits"),
-        (f"[training]\nsteps = {'9' * 30}", r"must be between -2\^63 and 2\^63 - 1, but is about"),
+        (f"[training]\nsteps = {'9' * 30}", r"must be between -2\^63 and 2\^63 - 1, got about"),
         ("[optimiser]\nlearning_rate = 1e300", "learning_rate must be at most 1e\\+06"),
         ("[optimiser]\ncommon = 1e300", "common must be at most 1e\\+06"),
         ("[training]\nminutes = 1e300", "minutes must be at most 1e\\+07"),
@@ -308,7 +308,7 @@ def test_numbers_that_are_none_are_refused(text: str, message: str, tmp_path: Pa
 
 def test_infinite_numbers_of_json_are_refused() -> None:
     for text in ('{"model": {"bound": 1e400}}', '{"ladder": {"rates": [0.1, NaN]}}'):
-        with pytest.raises(InputError, match="is a finite number"):
+        with pytest.raises(InputError, match="finite number"):
             configure(json.loads(text))
 
 
@@ -415,7 +415,7 @@ def test_complex_weights_of_formulas_are_refused() -> None:
     unchecked = object.__new__(WeightedFormula)  # the tests would check the type of an argument
     for name, value in (("formula", Atom("p", (Variable("x"),))), ("weight", 1j), ("hard", False)):
         object.__setattr__(unchecked, name, value)
-    with pytest.raises(InputError, match="a weight is a real number"):
+    with pytest.raises(InputError, match="real number"):
         unchecked.__post_init__()
 
 

@@ -1,6 +1,6 @@
-"""Ground literals in text: `.db` (one a line, `!` for false) and `.nl` (`r(a, b).`).
+"""Ground literals in text: `.db` (one per line, `!` for false) and `.nl` (`r(a, b).`).
 
-`//` starts a comment, and in `.db` a line `---` begins the next independent world. Names with other
+`//` starts a comment, and in `.db` a line `---` starts the next independent world. Names with other
 characters than letters, digits, `_`, `+` and `-` stand in double quotes.
 """
 
@@ -25,8 +25,7 @@ from nmln.worlds import from_atoms, to_text, true_atoms
 
 _SEPARATOR = re.compile(r"\s*-{3,}\s*")
 _COMMENT = re.compile(rf"^((?:[^\"/]|{STRING_PATTERN}|/(?!/))*)//.*$")
-# The literals that are almost every line of a large file, without going through the parser. What
-# this does not match, the grammar reads or refuses.
+# Most literals of a large file, read without the parser. The grammar reads or refuses every other line.
 _PLAIN_LITERAL = re.compile(
     r"\s*(?:(!)\s*)?([^\W\d][\w+\-]*)\(([\w+\-]+(?:\s*,\s*[\w+\-]+)*)\)\s*(\.?)\s*"
 )
@@ -42,14 +41,14 @@ class Facts:
     first_line: int | None = None  # known only for worlds after a separator
 
     def place(self, error: InputError) -> InputError:
-        """An error about one of the literals, or about the whole, told with its file and line."""
+        """The error, placed at the file and line of its literal, or of the whole world."""
         if error.index is None:
             return error.at(self.source, self.first_line)
         line = self.lines[error.index]
         return error.at(self.source, line, str(self._text(line)))
 
     def _text(self, line: int) -> str:
-        """The line as it stands in the file, for telling columns; errors are rare enough to look."""
+        """The text of a line of the file, to find columns; it is read again, as errors are rare."""
         if not Path(self.source).is_file():
             return ""
         return next((text for number, text in read_lines(self.source) if number == line), "")
@@ -104,6 +103,8 @@ def infer_language(worlds: Sequence[Facts], sort: str = "constant") -> Language:
                     f"{arity} before. Correct one, or declare the language in a .mln file.",
                     facts.source,
                     facts.lines[row],
+                    token=literal.predicate,
+                    kind="conflict",
                 )
     with placed(worlds[0].source if worlds else None):
         return Language(*(predicate(name, *[sort] * arity) for name, arity in arities.items()))
@@ -132,7 +133,7 @@ def infer_domain(
 def read_db(
     path: str | Path, language: Language | None = None, domain: Domain | None = None
 ) -> tuple[Space, Integer[Tensor, "worlds groups"]]:
-    """The worlds of a `.db` or `.nl` file, closed: what is not listed is false (or none).
+    """The worlds of a `.db` or `.nl` file, closed: atoms that are not listed are false (or none).
 
     Without a language, every name becomes a Boolean predicate over one sort. Sorts that `domain`
     leaves out hold the constants that occur in the file, in all of its worlds together.
@@ -164,9 +165,9 @@ def encode_facts(space: Space, worlds: Sequence[Facts]) -> Integer[Tensor, "worl
 
 
 def read_evidence(path: str | Path, space: Space, closed: Sequence[str] = ()) -> Evidence:
-    """What a `.db` or `.nl` file says, in an open world: the unlisted is unknown.
+    """The evidence in a `.db` or `.nl` file, in an open world: atoms that are not listed are unknown.
 
-    Predicates named in `closed` are closed: what is not listed of them is observed to be false.
+    Atoms of predicates named in `closed` that are not listed are observed to be false.
     """
     facts = _only_world(read_facts(path))
     try:
@@ -180,7 +181,7 @@ _REPORT = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s+(?=\
 
 @dataclass
 class Known:
-    """What a file of evidence says: literals for certain, and reports that are right with a probability.
+    """The content of a file of evidence: certain literals, and reports with a probability.
 
     `0.8 smokes(Anna)` is a report.
     """
@@ -190,14 +191,14 @@ class Known:
     probabilities: list[float]
 
     def evidence(self, space: Space, closed: Sequence[str] = ()) -> Evidence:
-        """What is certain; of predicates named in `closed`, what is not listed is false."""
+        """The certain literals; atoms of predicates in `closed` that are not listed are false."""
         try:
             return Evidence.of(space, self.facts.literals, closed)
         except InputError as error:
             raise self.facts.place(error) from None
 
     def virtual(self, space: Space, evidence: Evidence) -> VirtualEvidence:
-        """What is reported."""
+        """The reports."""
         reports = zip(self.reports.literals, self.probabilities, strict=True)
         try:
             return VirtualEvidence.of(space, reports, evidence)
@@ -226,6 +227,7 @@ def _only_world(worlds: list[Facts]) -> Facts:
         raise InputError(
             f"evidence is about one world, but {len(worlds)} are separated by '---'. Split the file.",
             worlds[0].source,
+            kind="conflict",
         )
     return worlds[0]
 
@@ -233,7 +235,7 @@ def _only_world(worlds: list[Facts]) -> Facts:
 def write_db(path: str | Path, space: Space, worlds: Integer[Tensor, "worlds groups"]) -> None:
     """Write worlds as `.db` text, or as `.nl` if the file name ends so; `read_db` reads them back.
 
-    Only true atoms are written, without those named none: the closed world says the rest.
+    Only true atoms are written, without those named none, which a closed world assumes.
     """
     write_lines(path, format_worlds(space, worlds, _style(path)))
 
@@ -244,11 +246,14 @@ def format_worlds(
     """The lines of a `.db` or `.nl` file."""
     if style == "nl":
         if len(worlds) != 1:
-            raise InputError(f"a .nl file holds one world, not {len(worlds)}. Write a .db file.")
+            raise InputError(
+                f"a .nl file holds one world, not {len(worlds)}. Write a .db file.",
+                kind="unsupported",
+            )
         yield from (f"{atom}." for atom in true_atoms(space, worlds[0], skip_null=True))
         return
     if not len(worlds):
-        raise InputError("there is no world to write.")
+        raise InputError("there is no world to write. Give at least one.", kind="empty")
     for row, world in enumerate(worlds):
         if row:
             yield "---"

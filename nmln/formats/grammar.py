@@ -1,4 +1,4 @@
-"""The grammar of `.db`, `.nl` and `.mln` statements, and errors that say what was expected."""
+"""The grammar of `.db`, `.nl` and `.mln` statements, and errors that name what was expected."""
 
 import re
 from functools import cache
@@ -31,7 +31,7 @@ from nmln.memory import CONSTANT, refuse_size, told
 
 # A statement is one logical line. `v` is a connective only where a connective may stand, so it can
 # also name a variable; names that the grammar would misread are written in double quotes. The body of
-# a quantifier reaches as far as it can: the parser prefers to go on wherever it has the choice.
+# a quantifier extends as far as possible: where there is a choice, the parser continues the body.
 GRAMMAR = rf"""
 literal: NEGATION? name ["(" [constant ("," constant)*] ")"]
 fact: literal "."
@@ -111,7 +111,10 @@ def parse(text: str, start: str, source: str | None = None, line: int | None = N
         raise
     except RecursionError:
         raise InputError(
-            "this statement is nested too deeply to read. Split it.", source or "text", line
+            "this statement is nested too deeply to read. Split it.",
+            source or "text",
+            line,
+            kind="size",
         ) from None
 
 
@@ -133,26 +136,30 @@ def _unexpected(
     choice = " or ".join(wanted) if len(wanted) < 3 else f"one of {', '.join(wanted)}"
     place = None if line is None else line + row - 1
     cure = _cure(lines[row - 1][column - 1 :], ended, choice)
-    return InputError(f"{found} here; expected {choice}.{cure}", source or "text", place, column)
+    message = f"{found} here; expected {choice}.{cure}"
+    return InputError(message, source or "text", place, column, kind="syntax")
 
 
 def _cure(found: str, ended: bool, choice: str) -> str:
-    """A hint for the slips that people bring along from elsewhere."""
+    """A hint for habits of other notations."""
     if ended and "EXIST" in choice:
-        return " A formula goes on to the next line only while a bracket is open."
+        return " A formula continues on the next line only while a bracket is open."
     if found.startswith("=>"):
         return " Chained '=>' is read in different ways: bracket one of them."
     if re.match(r"&|\||->|and\b|or\b|~", found):
         return " Write '^' for and, 'v' for or, '=>' for implies, '!' for not."
     if found.startswith(".") and "end of the line" in choice:
-        return " A line of a .db file has no full stop; facts that have one belong into a .nl file."
+        return " A line of a .db file has no full stop; facts with one belong into a .nl file."
     return ""
 
 
 def _numbers(first: str, last: str, sort: str) -> range:
-    """The numbers from one to another, counted before they are written out."""
+    """The numbers from `first` to `last`; their count is checked before they are written out."""
     if max(len(first), len(last)) > 18:
-        raise InputError(f"the sort {sort} counts with numbers of more than 18 digits.")
+        raise InputError(
+            f"the numbers of the sort {sort} must have at most 18 digits. Take smaller ones.",
+            kind="size",
+        )
     numbers = range(int(first), int(last) + 1)
     refuse_size(
         CONSTANT * max(0, int(last) - int(first) + 1),
@@ -189,7 +196,8 @@ class _Builder(Transformer):
         first, last = names[0], names[-1]
         if len(names) != 3 or not (first.isdecimal() and last.isdecimal()):
             raise InputError(
-                f"'...' stands between two numbers, as in {name} = {{1, ..., 9}}. Write the names out."
+                f"'...' stands between two numbers, as in {name} = {{1, ..., 9}}. Write the names out.",
+                kind="syntax",
             )
         return name, tuple(map(str, _numbers(first, last, name)))
 

@@ -1,7 +1,7 @@
 """NetworkX graphs with node and edge attributes.
 
 Nodes are the constants of the sort `node`. A node attribute is a unary predicate (True or False) or
-a unary exclusive attribute; an edge attribute is a binary exclusive one whose `none` says that there
+a unary exclusive attribute; an edge attribute is a binary exclusive one whose `none` means that there
 is no edge. A graph without edge attributes has the Boolean predicate `edge`.
 """
 
@@ -42,14 +42,17 @@ def read_graphml(path: str | Path) -> nx.Graph:
     except (InputError, OSError):
         raise
     except MemoryError:
-        raise InputError("this graph does not fit into memory.", str(path)) from None
+        raise InputError(
+            "this graph does not fit into memory. Take a smaller one.", str(path), kind="size"
+        ) from None
     except Exception as error:  # networkx raises whatever it runs into
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"this is not GraphML: {reason[:200]}.", str(path)) from None
+        message = f"this is not GraphML: {reason[:200]}."
+        raise InputError(message, str(path), kind="syntax") from None
 
 
 def _refuse_entities(path: Path) -> None:
-    """Look through a file once, in constant memory, for what makes a small file large."""
+    """Refuse entities and deep nesting, in one pass over the file and constant memory."""
     parser, depth = expat.ParserCreate(), 0
 
     def refuse(*_: object) -> NoReturn:
@@ -57,13 +60,18 @@ def _refuse_entities(path: Path) -> None:
             "this file declares XML entities, which graphs do not need. Remove its <!ENTITY ...> "
             "declarations.",
             str(path),
+            kind="content",
         )
 
     def start(*_: object) -> None:
         nonlocal depth
         depth += 1
         if depth > _DEEPEST:
-            raise InputError(f"elements are nested more than {_DEEPEST} deep.", str(path))
+            raise InputError(
+                f"elements are nested more than {_DEEPEST} deep. Is it GraphML?",
+                str(path),
+                kind="size",
+            )
 
     def end(*_: object) -> None:
         nonlocal depth
@@ -84,12 +92,15 @@ def from_networkx(
     (kept as text). Graphs with other node names but as many nodes are numbered in their own order.
     """
     if not graphs:
-        raise InputError("no graphs were given. Give at least one.")
+        raise InputError("no graphs were given. Give at least one.", kind="empty")
     if len({graph.is_directed() for graph in graphs}) > 1:
-        raise InputError("some graphs are directed and some are not. Convert them to one kind.")
+        raise InputError(
+            "some graphs are directed and some are not. Convert them to one kind.", kind="conflict"
+        )
     if any(graph.is_multigraph() for graph in graphs):
         raise InputError(
-            "a multigraph has several edges a pair. Convert it with networkx.Graph(g)."
+            "a multigraph has several edges per pair. Convert it with networkx.Graph(g).",
+            kind="unsupported",
         )
     nodes = _common_nodes(graphs)
     if space is None:
@@ -98,7 +109,8 @@ def from_networkx(
     if len(constants) != len(nodes):
         raise InputError(
             f"these graphs have {len(nodes)} nodes, but the space has {len(constants)} constants. "
-            "Pick graphs of that size."
+            "Pick graphs of that size.",
+            kind="conflict",
         )
     worlds = []
     for graph in graphs:
@@ -114,11 +126,12 @@ def _common_nodes(graphs: Sequence[nx.Graph]) -> tuple[str, ...]:
     if len(sizes) > 1:
         raise InputError(
             f"one model is over one domain, but these graphs have {', '.join(map(str, sizes))} nodes. "
-            "Pick one size."
+            "Pick one size.",
+            kind="conflict",
         )
     names = tuple(map(str, graphs[0]))
     if len(set(names)) < len(names):
-        raise InputError("two nodes have the same name as text. Rename one of them.")
+        raise InputError("two nodes have the same name as text. Rename one of them.", kind="twice")
     same = all(set(map(str, graph)) == set(names) for graph in graphs)
     return names if same else tuple(map(str, range(sizes[0])))
 
@@ -138,9 +151,17 @@ def _infer_language(graphs: Sequence[nx.Graph]) -> Language:
     bare = not edge_data
     for key, seen, missing in _columns(edge_data):
         if key in named or key == EDGE:
-            raise InputError(f"the edge attribute {key} needs another name: {key} is taken.")
+            raise InputError(
+                f"the edge attribute {key} needs another name: {key} is taken.",
+                token=key,
+                kind="twice",
+            )
         if NONE in seen:
-            raise InputError(f"the edge attribute {key} has the value {NONE}, which says: no edge.")
+            raise InputError(
+                f"the edge attribute {key} has the value {NONE}, which means: no edge. Rename it.",
+                token=key,
+                kind="conflict",
+            )
         values = (NONE, *sorted(seen))
         attributes.append(Attribute(key, (NODE, NODE), values, not directed, loops))
         bare = bare or missing
@@ -182,7 +203,9 @@ def _atoms(graph: nx.Graph, names: dict, language: Language) -> list[GroundAtom]
             if symmetric and graph.is_directed() and not graph.has_edge(target, source):
                 raise InputError(
                     f"the edge {source} -> {target} has no way back, but {key} is symmetric in this "
-                    "space. Give undirected graphs, or declare the predicate without 'symmetric'."
+                    "space. Give undirected graphs, or declare the predicate without 'symmetric'.",
+                    token=str(key),
+                    kind="conflict",
                 )
             state(str(key), (names[source], names[target]), value)
             if not symmetric and not graph.is_directed():
@@ -199,7 +222,8 @@ def to_networkx(space: Space, worlds: Integer[Tensor, "worlds groups"]) -> list[
     if len(space.domain) != 1 or any(a.arity not in (1, 2) for a in space.language):
         raise InputError(
             "only a language over one sort with unary and binary predicates can be written as graphs. "
-            "Write a .db file instead."
+            "Write a .db file instead.",
+            kind="unsupported",
         )
     (nodes,) = space.domain.values()
     directed = not all(a.symmetric for a in space.language if a.arity == 2)

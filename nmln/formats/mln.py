@@ -2,12 +2,12 @@
 
     person = {Anna, Bob}                  // a sort and its constants; may be left to the .db file
     smokes(person)                        // a predicate
-    bond(node, node, kind!) symmetric irreflexive   // exactly one kind a pair; `?`: at most one
+    bond(node, node, kind!) symmetric irreflexive   // exactly one kind per pair; `?`: at most one
     1.5 smokes(x) => cancer(x)            // a weighted formula
     !friends(x, x).                       // a hard one
     type(x, +k)                           // one formula for every k, its weight to be learned
 
-`!` binds tightest, then `^`, `v`, `=>`, `<=>`; EXIST x and FORALL x govern all that follows within their
+`!` binds tightest, then `^`, `v`, `=>`, `<=>`; EXIST x and FORALL x bind all that follows within their
 brackets. A statement ends with its line unless brackets are open. `//` and `/* */` are comments.
 """
 
@@ -40,7 +40,7 @@ Head = tuple[str, list[tuple[str, str]], set[str]]  # name, arguments with their
 class Program:
     """A language, the constants declared for it, and weighted formulas.
 
-    Read from text, it knows the `lines` where its formulas begin, and where predicates are `declared`.
+    Read from text, it has the `lines` where its formulas start, and where predicates are `declared`.
     """
 
     language: Language
@@ -52,7 +52,7 @@ class Program:
     def given(
         self, evidence: Evidence | None = None, virtual: VirtualEvidence | None = None
     ) -> "Conditional":
-        """The distribution of the program's formulas given evidence, ready to be asked.
+        """The distribution of the program's formulas given evidence, ready for queries.
 
         Its worlds are over the program's domain, or over that of the evidence, which may have further
         constants. Every sort needs constants in one of them.
@@ -64,7 +64,8 @@ class Program:
         if space.language != self.language:
             raise InputError(
                 "the evidence must be about the predicates of the program, but its language is another. "
-                "Build its space with Space(program.language, domain)."
+                "Build its space with Space(program.language, domain).",
+                kind="conflict",
             )
         for sort, names in self.domain.items():
             missing = [name for name in names if name not in space.domain.get(sort, ())]
@@ -73,6 +74,7 @@ class Program:
                     "the domain of the evidence must have all constants of the program, but "
                     f"{missing[0]} of sort {sort} is missing. Add it.",
                     token=missing[0],
+                    kind="missing",
                 )
         return Conditional.of_formulas(space, self.formulas, evidence, virtual)
 
@@ -116,8 +118,9 @@ def parse_mln(text: str, source: str = "text") -> Program:
                 if attribute.name in attributes:
                     raise InputError(
                         f"{attribute.name} is declared twice. Remove one of them.",
-                        token=attribute.name, kind="twice",
-                    )  # fmt: skip
+                        token=attribute.name,
+                        kind="twice",
+                    )
             except InputError as error:
                 raise error.at(source, line) from None
             attributes[attribute.name], declared[attribute.name] = attribute, line
@@ -152,7 +155,8 @@ def _formula(
             if name not in free:
                 raise InputError(
                     f"+{name} marks a quantified variable or a constant, but only a free variable "
-                    "can be a template. Remove the '+' or the quantifier."
+                    "can be a template. Remove the '+' or the quantifier.",
+                    kind="conflict",
                 )
     except InputError as error:
         raise error.at(source, line, text) from None
@@ -160,7 +164,7 @@ def _formula(
 
 
 def _statements(text: str, source: str) -> Iterator[tuple[int, str]]:
-    """Logical lines, numbered, without comments: a statement goes on while its brackets are open."""
+    """Logical lines, numbered, without comments: a statement continues while its brackets are open."""
     statement: list[str] = []
     depth = number = 0
     for number, line in enumerate(_blank_comments(text, source).split("\n"), 1):
@@ -176,14 +180,19 @@ def _statements(text: str, source: str) -> Iterator[tuple[int, str]]:
 
 
 def _blank_comments(text: str, source: str) -> str:
-    """Blanks in the place of comments, so that lines and columns stay what they were."""
+    """Replace comments by blanks, so that lines and columns stay the same."""
 
     def blank(match: re.Match[str]) -> str:
         if match[0].startswith('"'):
             return match[0]
         if match[0].startswith("/*") and not match[0].endswith("*/"):
             line = text.count("\n", 0, match.start()) + 1
-            raise InputError("a comment is opened here with '/*' but never closed.", source, line)
+            raise InputError(
+                "a comment is opened here with '/*' but never closed. Close it with '*/'.",
+                source,
+                line,
+                kind="syntax",
+            )
         return re.sub(r"[^\n]", " ", match[0])
 
     return _COMMENTS.sub(blank, text)
@@ -194,8 +203,8 @@ def _declaration(
 ) -> Head | None:
     """The declaration of a predicate, or None if the statement is a formula.
 
-    It declares if it marks an argument or carries a flag, if it is the first to name its predicate,
-    or if its arguments are all sorts.
+    A statement is a declaration if it marks an argument or has a flag, if it is the first to name its
+    predicate, or if its arguments are all sorts.
     """
     try:
         name, places, flags = parse(text, "declaration", source, line)
@@ -230,10 +239,18 @@ def _check_sort(
             f"the domain of sort {name} is empty. List its constants, as in {name} = {{A, B}}.",
             source,
             line,
+            token=name,
+            kind="empty",
         )
     if len(set(names)) < len(names):
         twice = next(constant for constant in names if names.count(constant) > 1)
-        raise InputError(f"{twice} is listed twice in the sort {name}. Remove one.", source, line)
+        raise InputError(
+            f"{twice} is listed twice in the sort {name}. Remove one.",
+            source,
+            line,
+            token=twice,
+            kind="twice",
+        )
 
 
 def _attribute(
@@ -252,13 +269,17 @@ def _attribute(
         order = [s for s, mark in places if not mark] + [s + mark for s, mark in places if mark]
         raise InputError(
             f"only the last argument of a predicate can be marked '!' or '?'. "
-            f"Declare it as {name}({', '.join(order)})."
+            f"Declare it as {name}({', '.join(order)}).",
+            token=name,
+            kind="syntax",
         )
     value_sort, mark = places[-1]
     if value_sort not in sorts:
         raise InputError(
             f"the values of {name} are not known: declare them before, as in "
-            f"{value_sort} = {{A, B, C}}."
+            f"{value_sort} = {{A, B, C}}.",
+            token=value_sort,
+            kind="missing",
         )
     return Attribute(
         name,

@@ -1,4 +1,4 @@
-"""Tab-separated triples: head, relation, tail, one a line."""
+"""Tab-separated triples: head, relation, tail, one triple per line."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ ENTITY = "entity"
 def read_triples(
     *paths: str | Path, space: Space | None = None
 ) -> tuple[Space, Integer[Tensor, "files groups"]]:
-    """One world for each file, over the entities and relations of all of them.
+    """One world per file, over the entities and relations of all of them.
 
     Every relation becomes a Boolean predicate over the sort `entity`; both come in alphabetical
     order. Give the files of all splits at once, or the `space` of an earlier call.
@@ -29,7 +29,10 @@ def read_triples(
         relations = sorted({literal.predicate for facts in worlds for literal in facts.literals})
         entities = sorted({n for facts in worlds for lit in facts.literals for n in lit.arguments})
         if not entities:
-            raise InputError(f"no triples in {', '.join(map(str, paths)) or 'no files'}.")
+            raise InputError(
+                f"no triples in {', '.join(map(str, paths)) or 'no files'}. Give files with triples.",
+                kind="empty",
+            )
         language = Language(*(predicate(name, ENTITY, ENTITY) for name in relations))
         space = Space(language, {ENTITY: entities})
     return space, encode_facts(space, worlds)
@@ -45,10 +48,11 @@ def _read_facts(path: str | Path) -> Facts:
         if len(fields) != 3 or not all(fields):
             found = f"{len(fields)}" if all(fields) else "an empty one"
             raise InputError(
-                f"a line has three fields separated by tabs (head, relation, tail), but this one has "
-                f"{found}: {line[:60]!r}.",
+                f"a line must have three fields separated by tabs (head, relation, tail), but this one "
+                f"has {found}: {line[:60]!r}.",
                 str(path),
                 number,
+                kind="syntax",
             )
         head, relation, tail = fields
         facts.literals.append(Literal(relation, (head, tail)))
@@ -65,7 +69,9 @@ def write_triples(path: str | Path, space: Space, world: Integer[Tensor, " group
         if attribute.arity != 2 or not attribute.boolean:
             raise InputError(
                 f"{attribute.declaration()} is not a Boolean binary predicate, so it has no triples. "
-                "Write a .db file instead."
+                "Write a .db file instead.",
+                token=attribute.name,
+                kind="unsupported",
             )
     rows = [
         (atom.arguments[0], atom.predicate, atom.arguments[1]) for atom in true_atoms(space, world)
@@ -73,5 +79,8 @@ def write_triples(path: str | Path, space: Space, world: Integer[Tensor, " group
     mirrored = [(t, r, h) for h, r, t in rows if space.language[r].symmetric and h != t]
     for row in rows:
         if any("\t" in name or "\n" in name or name != name.strip() for name in row):
-            raise InputError(f"{row} has a tab or a line end in a name; triples cannot hold it.")
+            raise InputError(
+                f"{row} has a tab or a line end in a name, which triples cannot hold. Rename it.",
+                kind="unsupported",
+            )
     write_lines(path, ("\t".join(row) for row in rows + mirrored))

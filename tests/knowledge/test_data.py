@@ -68,8 +68,8 @@ def test_repeated_and_leaked_triples_are_told(tmp_path: Path) -> None:
         ({"train": FAMILY, "valid": "\nann\tlikes\tbobo\n"},
          r"valid\.tsv:2: .* constant bobo\. .* nearest .* bob\."),
         ({"train": ""}, r"no triples in .*train\.tsv"),
-        ({"train": "a\tr\tb\na\tr\n"}, r"train\.tsv:2: a line has three fields .* this one has 2"),
-        ({"train": FAMILY, "test": "ann\tlikes\n"}, r"test\.tsv:1: a line has three fields"),
+        ({"train": "a\tr\tb\na\tr\n"}, r"train\.tsv:2: .* three fields .* this one has 2"),
+        ({"train": FAMILY, "test": "ann\tlikes\n"}, r"test\.tsv:1: .* three fields"),
         ({"valid": FAMILY}, r"must contain train\.tsv .* got valid\.tsv"),
     ],
 )  # fmt: skip
