@@ -208,7 +208,7 @@ def automorphisms(graph: Graph) -> int:
 def _match_halves(both: Graph, ranks: list[int]) -> bool:
     """Whether the first half of the nodes can be sent to the second, colour by colour.
 
-    Where refinement tells all nodes of a half apart, equal colours are an isomorphism, because
+    Where refinement distinguishes all nodes of a half, equal colours are an isomorphism, because
     equally coloured nodes have equally coloured neighbours. Else a node is sent to each of those that
     look like it in turn.
     """
