@@ -1,6 +1,6 @@
-"""What blocks of chains cost: `python -m benchmarks.blocks`.
+"""The cost of blocks of chains: `python -m benchmarks.blocks`.
 
-Sampling deals its chains into blocks of a fixed size, so that what comes out does not depend on the
+Sampling divides its chains into blocks of a fixed size, so that the results do not depend on the
 number of processes. Here 100 chains of the shipped model run as one block and as several smaller ones,
 in one process and on one thread, in turns: the medians of the CPU time of all rounds are compared.
 """

@@ -1,8 +1,8 @@
-"""How fast the graph potential is: `python -m benchmarks.energy`.
+"""The speed of the graph potential: `python -m benchmarks.energy`.
 
 All ratios come from one run on one thread. The rate counts the floating-point work of the weight
 products of the network as it is written down, and is compared with that of a large matrix product; rows
-that no node hears are skipped, so the rate by executed work is told beside it.
+that no node receives are skipped, so the rate by executed work is reported beside it.
 """
 
 import subprocess
@@ -108,7 +108,7 @@ def rates() -> list[Ratio]:
 def without_skipping(
     name: str, potential: GraphPotential, values: Tensor, score: float
 ) -> list[Ratio]:
-    """What a score takes when rows that nobody hears are computed too."""
+    """The time of a score when rows that no node receives are computed too."""
     potential._compact = False
     every, slopes = interleaved(
         lambda: potential.score(values), lambda: potential.score_and_slopes(values), rounds=8

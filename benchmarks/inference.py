@@ -1,4 +1,4 @@
-"""How long answers take: friends and smokers, a million worlds, and Gibbs sampling in classes.
+"""The time of inference: friends and smokers, a million worlds, and Gibbs sampling in classes.
 
 Seconds are CPU seconds of one thread. Gibbs in classes and one by one take turns on the same chains.
 """

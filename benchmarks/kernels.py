@@ -1,10 +1,10 @@
-"""How fast the kernels mix: `python -m benchmarks.kernels` (`--weights FILE` skips the fit).
+"""The mixing speed of the kernels: `python -m benchmarks.kernels` (`--weights FILE` skips the fit).
 
 All kernels run on one sharp R-GCN, fitted here to random graphs with valence limits, or, with `--model
 FOLDER`, on a model of molecules that `nmln train` made; at all levels at once, without exchange and
 from the same worlds, in turns on one thread. The effective sample size of a level is that of the worst
-of four traces: the score and three numbers of the graph. It is told only where all four have an R-hat
-below 1.05: a chain that is stuck is not a win.
+of four traces: the score and three numbers of the graph. It is reported only where all four have an
+R-hat below 1.05, so that stuck chains do not count.
 """
 
 import argparse
@@ -41,13 +41,13 @@ from nmln.types import Info, Kernel, Potential, State, Values
 BASE = "systematic"
 NODES, CHAINS = 10, 64
 FIT_STEPS = 1400
-AIM = 4.0  # effective draws a second over systematic Gibbs, at the target
+AIM = 4.0  # effective draws per second over systematic Gibbs, at the target
 INTERVAL = 0.25  # seconds from one draw of the traces to the next, for every kernel
 WARM_UP = 100  # moves in which step sizes are tuned
 
 
 def kernels(space: Space) -> dict[str, Kernel]:
-    """Every kernel of the package in its default form, and combinations that are worth a look."""
+    """Every kernel of the package in its default form, and some combinations."""
     change, gradients = BalancedMetropolis(space, moves=20), GibbsWithGradients(space)
     node, bond = ((attribute.name,) for attribute in space.language)
     langevin = DiscreteLangevin(space, attributes=node)
@@ -65,8 +65,8 @@ def kernels(space: Space) -> dict[str, Kernel]:
 class Scan:
     """Systematic Gibbs, cut after every redraw.
 
-    R-hat depends on how often a trace is looked at, so all kernels are looked at equally often; once in
-    a sweep would be too seldom for the fast ones, whose effective draws would be cut off at one a look.
+    R-hat depends on how often a trace is recorded, so all kernels are recorded equally often; once per
+    sweep would be too seldom for the fast ones, which would be limited to one effective draw per record.
     """
 
     space: Space
@@ -87,7 +87,7 @@ class Scan:
 
 @dataclass
 class Run:
-    """The chains of one kernel, and what was seen of them."""
+    """The chains of one kernel, and their recorded traces."""
 
     kernel: Kernel
     state: State
@@ -117,11 +117,11 @@ class Run:
                 self.draws.append(draw)
 
     def hops_per_second(self) -> ndarray:
-        """Groups changed in a second, at every level, in all chains together."""
+        """Groups changed per second, at every level, in all chains together."""
         return np.sum(self.hops, axis=0) * self.state.values.shape[1] / self.seconds
 
     def mixing(self) -> dict[str, list[tuple[float, float]]]:
-        """Effective draws in a second and R-hat, of every trace and level."""
+        """Effective draws per second and R-hat, of every trace and level."""
         found = {}
         for name in self.draws[0]:
             trace = np.stack([draw[name] for draw in self.draws])
@@ -173,7 +173,7 @@ def start_values(potential: BasePotential, values: Values, sweeps: int) -> Value
 
 @dataclass(frozen=True)
 class Row:
-    """What a kernel does at a level; ratios are over systematic Gibbs."""
+    """Measurements of a kernel at a level; ratios are over systematic Gibbs."""
 
     kernel: str
     level: int
@@ -216,7 +216,7 @@ def table(runs: Mapping[str, Run]) -> list[Row]:
 
 
 def tell(rows: list[Row], levels: int) -> None:
-    """Print the table: hops and effective draws a second over those of systematic Gibbs."""
+    """Print the table: hops and effective draws per second over those of systematic Gibbs."""
     print("hops a second and effective draws a second, over those of systematic Gibbs")
     print(f"{'':<32}" + "".join(f"{f'level {level}':>23}" for level in range(levels)))
     for name in dict.fromkeys(row.kernel for row in rows):

@@ -1,4 +1,4 @@
-"""How long an epoch and a full filtered ranking of a knowledge base take, and in how much memory.
+"""The time and memory of an epoch and of a full filtered ranking of a knowledge base.
 
 Every set is measured in a process of its own, on one core, so that the peaks of memory do not mix: the
 CPU seconds of one training epoch, of the ranking of all test triples on both sides, and of all log-odds
@@ -33,7 +33,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Measured:
-    """What one set took."""
+    """Time and memory of one set."""
 
     name: str
     width: int

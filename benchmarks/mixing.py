@@ -1,11 +1,11 @@
-"""How fast new molecules arrive at the target: `python -m benchmarks.mixing [--model FOLDER]`.
+"""The rate of new molecules at the target: `python -m benchmarks.mixing [--model FOLDER]`.
 
-`benchmarks.kernels` runs each level for itself. What sampling needs is another thing: worlds that come
-from the noisiest level down to the target. Every kernel runs here with exchange, with different numbers
+`benchmarks.kernels` runs each level separately. Sampling needs worlds that travel from the noisiest
+level down to the target, so every kernel runs here with exchange, with different numbers
 of moves between two swaps, from the same worlds and in turns on one thread.
 
-Told are the arrivals (worlds at the target that have been at the noisiest level since they were last
-there) and the different valid molecules at the target, both in a second of CPU time.
+The report shows the arrivals (worlds at the target that have been at the noisiest level since they were
+last there) and the different valid molecules at the target, both per second of CPU time.
 """
 
 import argparse
@@ -56,7 +56,7 @@ class Row:
 
 
 def mix(model: Model, values: Values, kernel: str, moves: int, seconds: float) -> Row:
-    """Run one kernel for some CPU seconds; decoding what it finds is not counted."""
+    """Run one kernel for some CPU seconds; decoding its worlds is not counted."""
     rng, recorder = Generator().manual_seed(1), Recorder(keep=10)
     decoder, found = Decoder(model.space), set[str]()
     spent, sweeps, valid = 0.0, 0, 0

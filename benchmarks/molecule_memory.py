@@ -1,4 +1,4 @@
-"""How much memory generating molecules takes, measured or extrapolated."""
+"""The memory of generating molecules, measured or extrapolated."""
 
 import os
 import subprocess
@@ -70,7 +70,8 @@ def command(
                 started.terminate()
                 started.wait()
     if started.returncode:
-        raise InputError(f"nmln sample failed: {told.read_text(errors='replace').strip()[-500:]}")
+        failure = told.read_text(errors="replace").strip()[-500:]
+        raise InputError(f"nmln sample failed: {failure}", kind="system")
     return peak, checkpoint.read_json(output / stream.SUMMARY)
 
 

@@ -1,11 +1,11 @@
-"""How fast molecules are generated, beside a character LSTM of 3 x 512, and in how much memory.
+"""The speed and memory of generating molecules, beside a character LSTM of 3 x 512.
 
 Both models write in turns in one process on one core, and are timed by its CPU seconds, their molecules
-decoded and counted. Ours is asked as `nmln sample` asks it; the burn-in is told apart, as it is paid
-once. How many different molecules come in a second depends on how many came before: both are asked for
-equally many samples. The LSTM is trained as long as the string models of `benchmarks.strings` are, or
-one that was kept there is taken. Its rate hangs on the length of its strings, its valid share on the
-training: after a minute next to nothing is valid.
+decoded and counted. Ours samples as in `nmln sample`; the burn-in is reported separately, because it
+happens once. The number of different molecules per second falls with the number of samples: both write
+equally many. The LSTM is trained as long as the string models of `benchmarks.strings`, or one that was
+kept there is used. Its rate depends on the length of its strings, its valid share on the training: after
+one minute almost nothing is valid.
 
 Memory is that of `nmln sample` in a process of its own: the sum of the peaks of all its processes. With
 fewer than 2 million samples (--samples) the peak for 2 million is extrapolated, as if all were different
@@ -61,7 +61,7 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class Rate:
-    """What a model wrote in how many CPU seconds."""
+    """The samples of a model and their CPU seconds."""
 
     samples: int
     valid: int
@@ -196,7 +196,11 @@ def open_model(name: Path | None, folder: Path) -> sampling.OpenedRun:
         path = folder
     opened = sampling.open_run(path)
     if opened.kind != "molecules":
-        raise InputError("this run is not about molecules. Name another one.", str(path))
+        raise InputError(
+            "the run must be about molecules, but is not. Name another one.",
+            str(path),
+            kind="unsupported",
+        )
     return opened
 
 
@@ -218,7 +222,7 @@ def one_core() -> Iterator[None]:
 
 
 def side_by_side(ours: Generated, theirs: Rate, burn_in: int) -> list[Ratio]:
-    """The rates of both; nothing was promised of them but that they are told."""
+    """The rates of both models; they have no target and are only reported."""
     rate, count = ours.rate, f"{ours.rate.samples:,} samples"
     ratios = [
         Ratio("decoding and counting / time of generating", ours.share, 0.20),

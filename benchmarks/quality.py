@@ -1,13 +1,13 @@
-"""What settings of training are worth: `python -m benchmarks.quality NAME --set chains.moves=5`.
+"""The quality of training settings: `python -m benchmarks.quality NAME --set chains.moves=5`.
 
 Each setting trains for the same CPU time on one core, then samples from noise with the averaged
 parameters. A row for each goes to docs/results/quality.json; without a name the table is printed.
 
-Told are the CPU minutes until the chains at the target were 60, 85 and 95 % valid (a mean over the
+The row has the CPU minutes until the chains at the target were 60, 85 and 95 % valid (a mean over the
 last 400 worlds), and of the samples: the share of valid ones, the share that is in the data (known),
-how many of the 1,000 most frequent molecules are in the test and in the training set, and the share
-of the test set that was met. Nats are those of a training and of a test molecule (log Z by annealing;
-see `nmln likelihood`). Looking at the chains does not count as time.
+the numbers of the 1,000 most frequent molecules in the test and in the training set, and the share of
+the test set that was generated. Nats are per training and per test molecule (log Z by annealing; see
+`nmln likelihood`). Reading the chains does not count as time.
 """
 
 import argparse
@@ -49,7 +49,7 @@ class Clock:
         return (time.process_time() - self.begun - self.paused) / 60
 
     def aside(self, work: Any) -> Any:
-        """Do something that does not count."""
+        """Run a function without counting its time."""
         start = time.process_time()
         result = work()
         self.paused += time.process_time() - start
@@ -57,7 +57,7 @@ class Clock:
 
 
 def steps_in(minutes: float, model: Model, worlds: torch.Tensor) -> int:
-    """How many steps fit into the CPU time."""
+    """The number of steps that fit into the CPU time."""
     trainer = Trainer(model.potential, worlds, model.config)
     trainer.step_number = model.config.training.warm_start  # its steps cost less
     trainer.step()
@@ -68,7 +68,7 @@ def steps_in(minutes: float, model: Model, worlds: torch.Tensor) -> int:
 
 
 def run(name: str, config: Config, minutes: float, keep: Path | None) -> dict[str, Any]:
-    """Train with one setting and measure what came out."""
+    """Train with one setting and measure the result."""
     source = sources.load(config.data)
     worlds = sources.pick(source.worlds, source.train)
     steps = steps_in(minutes, Model.build(source.space, worlds, config), worlds)
@@ -121,7 +121,7 @@ def until_divergence(trainer: Trainer) -> Iterator[Metrics | Return]:
 
 
 def likelihood_of(model: Model, source: Source) -> dict[str, float]:
-    """Nats a molecule, and what the data weigh of all worlds; above 1 chains have missed something."""
+    """Nats per molecule, and the probability of the data; above 1, the chains missed worlds."""
     found = likelihood.measure(
         model,
         sources.pick(source.worlds, source.train),
@@ -145,7 +145,7 @@ def likelihood_of(model: Model, source: Source) -> dict[str, float]:
 
 
 def samples_of(model: Model, source: Source) -> dict[str, float]:
-    """What samples from noise are like."""
+    """Metrics of samples from noise."""
     train_set = {source.names[place] for place in source.train.tolist()}
     test_set = {source.names[place] for place in source.test.tolist()}
     decoder = sources.Quality.of(source.kind, source.space).decoder

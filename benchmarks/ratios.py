@@ -21,7 +21,7 @@ class Ratio:
 
     what: str
     value: float
-    target: float | None = None  # None: only told
+    target: float | None = None  # None: only reported
     at_most: bool = True
 
     @property
@@ -38,7 +38,7 @@ class Ratio:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long one run takes."""
+    """The time of one run."""
     start = time.perf_counter()
     result = work()
     taken = time.perf_counter() - start

@@ -219,7 +219,9 @@ def main() -> None:
     )
     parser.add_argument("--page", action="store_true", help="only write the page")
     parser.add_argument(
-        "--only", choices=("corpus", "faults", "kills"), help="one part anew, the others as kept"
+        "--only",
+        choices=("corpus", "faults", "kills"),
+        help="run one part again and keep the others",
     )
     chosen = parser.parse_args()
     if chosen.page:

@@ -1,4 +1,4 @@
-"""Recurrent models of strings: what a model of molecular graphs is compared with.
+"""Recurrent models of strings, as a comparison for models of molecular graphs.
 
 A string is a row of tokens: the characters of a canonical SMILES, or SELFIES symbols. The network gives
 every next token a probability, that of the end included, so that the probability of a string is exact.
@@ -198,7 +198,10 @@ def train(
     held = max(1, round(share * len(codes)))
     kept, learnt = codes[order[:held]], codes[order[held:]]
     if not len(learnt):
-        raise InputError(f"{len(codes)} strings are too few to train on and hold a part out.")
+        raise InputError(
+            f"{len(codes)} strings are too few to train on and hold a part out. Use more.",
+            kind="empty",
+        )
     optimiser = torch.optim.Adam(model.parameters(), rate)
     begun = time.process_time()
 
@@ -274,8 +277,9 @@ class Writer:
         tensors, content = load_model(folder)
         if not {"notation", "tokens", "network"} <= set(content):
             raise InputError(
-                "this is no model of strings. Keep one: python -m benchmarks.strings char --keep.",
+                "this is not a model of strings. Keep one: python -m benchmarks.strings char --keep.",
                 str(folder),
+                kind="unsupported",
             )
         network = StringModel(**content["network"])
         network.load_state_dict(tensors)

@@ -39,7 +39,7 @@ from nmln.runs import data as sources
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "strings.json"
 SAMPLES = "samples.csv.gz"
-PARCEL = 10_000  # samples between two lines that tell how far it is
+PARCEL = 10_000  # samples between two lines of progress
 
 
 def run(
@@ -58,7 +58,9 @@ def run(
     source = sources.load(configure({"data": {"source": data}}).data)
     if source.kind != "molecules":
         raise InputError(
-            "strings are written of molecules only. Name a set such as pubchem-10.", data
+            "the data must be molecules, but are not. Name a set such as pubchem-10.",
+            data,
+            kind="unsupported",
         )
     written = {name: NOTATIONS[notation].split(name) for name in source.names}
     strings = {name: tokens for name, tokens in written.items() if tokens is not None}
@@ -66,7 +68,9 @@ def run(
         [source.names[place] for place in part.tolist()] for part in (source.train, source.test)
     )
     if not held_out:
-        raise InputError("there are no test molecules. Name a set with more molecules.", data)
+        raise InputError(
+            "there are no test molecules. Name a set with more molecules.", data, kind="empty"
+        )
     writer = Writer.build(notation, strings.values(), seed, cell=cell, **(network or {}))
 
     def codes(names: list[str]) -> torch.Tensor:
@@ -132,7 +136,7 @@ def write_samples(
 
 
 def outcome(found: Evaluation) -> dict[str, Any]:
-    """What samples are worth; `top` tells of the t most frequent different molecules."""
+    """The quality of samples; `top` is about the t most frequent different molecules."""
     top = {
         str(mark): {
             "test": found.test.at(mark),

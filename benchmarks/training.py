@@ -1,4 +1,4 @@
-"""What a step of training costs: evaluation, processes, checkpoints, memory."""
+"""The cost of a training step: evaluation, processes, checkpoints, memory."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Two versions of nmln side by side: how fast they train and sample, by the commands that a user types.
+"""Two versions of nmln side by side: their speed of training and sampling, by the user's commands.
 
 git worktree add /tmp/before v1 && python -m benchmarks.versions /tmp/before
 """
@@ -41,7 +41,7 @@ def steps_per_minute(version: Path, processes: int) -> float:
 
 
 def samples_per_second(version: Path, processes: int) -> float:
-    """As sampling.json tells it, burn-in included."""
+    """As recorded in sampling.json, burn-in included."""
     with tempfile.TemporaryDirectory() as name:
         words = ["--num-samples", str(SAMPLES), "--burn-in", str(BURN_IN), "--output", "out"]
         words += ["--processes", str(processes)]

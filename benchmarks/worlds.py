@@ -1,4 +1,4 @@
-"""How fast worlds are encoded, packed, corrupted and read: `python -m benchmarks.worlds`."""
+"""The speed of encoding, packing, corrupting and reading worlds: `python -m benchmarks.worlds`."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What docs quote of the main job, out of the folder of a run: docs/results/main-job.json.
+"""Write docs/results/main-job.json, the numbers that docs quote, from the run of the main job.
 
 nmln run && nmln likelihood runs/main-pubchem-10
 python scripts/main_job_results.py runs/main-pubchem-10 docs/results/main-job.json

@@ -1,4 +1,4 @@
-"""Put a finished run into the package, with a card that says what it is and how good.
+"""Put a finished run into the package, with a card that describes it and its quality.
 
     nmln train pubchem-10 --minutes 60 --output runs/long
     nmln sample runs/long --num-samples 200000
@@ -100,7 +100,7 @@ def levels(found: dict[str, Any], rates: tuple[float, ...]) -> list[str]:
 
 
 def card(name: str, run: Path, beside: dict[str, Path], recipe: list[str]) -> list[str]:
-    """All of the text."""
+    """The whole text of the card."""
     head = json.loads((run / "config.json").read_text())
     config, found = configure(head["config"]), numbers(run)
     split = json.loads((run / "split.json").read_text())
@@ -171,7 +171,7 @@ def _pieces(counted: bool) -> str:
 
 
 def _time(run: Path, head: dict[str, Any]) -> str:
-    """How long the training took: of the run itself, or of each that it was combined from."""
+    """The training time of the run itself, or of each run that it was combined from."""
     folders = _trained(run, head)
     minutes = []
     for folder in folders:

@@ -117,7 +117,8 @@ def judge_levels(
     if missing := {number for number, _ in evaluated} - counted.keys():
         raise InputError(
             f"every evaluated level must have samples, but level {min(missing)} has none. Sample that "
-            "level too."
+            "level too.",
+            kind="missing",
         )
     return tuple(
         LevelEvaluation(

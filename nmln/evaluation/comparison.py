@@ -72,7 +72,8 @@ def evaluate(
     if not learnt or not held_out:
         raise InputError(
             f"the training set and the test set must have at least one string each, got {len(learnt)} "
-            f"and {len(held_out)}."
+            f"and {len(held_out)}. Name sets with more strings.",
+            kind="empty",
         )
     repeated = sum(count for string, count in counts.counts.items() if string in learnt)
     found = sum(count for string, count in counts.counts.items() if string in held_out)

@@ -32,7 +32,8 @@ class Counts:
         if self.attempts < self.valid:
             raise InputError(
                 f"attempts must be at least the number of valid strings, {self.valid:,}, got "
-                f"{self.attempts:,}. Count every attempt, also the invalid ones."
+                f"{self.attempts:,}. Count every attempt, also the invalid ones.",
+                kind="conflict",
             )
 
     def __repr__(self) -> str:

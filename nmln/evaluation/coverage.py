@@ -28,8 +28,8 @@ def ideal_coverage(size: int, draws: int) -> float:
     """
     if size < 1 or draws < 0:
         raise InputError(
-            f"coverage needs a set of at least one string and no negative number of draws, got {size} "
-            f"and {draws}."
+            f"coverage needs a set of at least one string and at least 0 draws, got {size} and "
+            f"{draws}."
         )
     return -expm1(draws * (log1p(-1 / size) if size > 1 else -inf)) if draws else 0.0
 
@@ -43,7 +43,8 @@ def expected_unique(samples: Counts, draws: int) -> float:
     total = samples.valid
     if not 0 <= draws <= total:
         raise InputError(
-            f"{draws:,} cannot be drawn from {total:,} valid samples without replacement."
+            f"{draws:,} cannot be drawn from {total:,} valid samples without replacement. Draw at "
+            f"most {total:,}."
         )
     sizes = Counter(samples.counts.values())
     reach = min(max(sizes, default=0), total - draws, _ONE_BY_ONE)

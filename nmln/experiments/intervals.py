@@ -11,7 +11,7 @@ from nmln.errors import InputError
 
 
 class Interval(NamedTuple):
-    """A number, and the range that its uncertainty leaves."""
+    """A number with its interval of uncertainty."""
 
     value: float
     low: float
@@ -25,20 +25,20 @@ def bootstrap(
     draws: int = 2000,
     confidence: float = 0.95,
 ) -> Interval:
-    """How far a statistic would spread, were the repetitions (first axis) drawn anew.
+    """The bootstrap interval of a statistic over independent repetitions (first axis).
 
-    The percentiles of resampled data sets, moved so that their mean is the value. For an average that is
-    the usual percentile interval. An absolute error grows when it is resampled, because the noise of the
-    seeds comes in twice; unmoved, its interval could lie beside the value.
+    The percentiles of resampled data sets, shifted so that their mean is the value. For an average that
+    is the usual percentile interval. An absolute error grows when it is resampled, because the noise of
+    the seeds enters twice; without the shift, its interval might not contain the value.
 
-    `statistic` is given many data sets at once, each with all repetitions, and returns one number each.
+    `statistic` gets many data sets at once, each with all repetitions, and returns one number per set.
     """
     if not 0 < confidence < 1:
-        raise InputError(f"a confidence lies between 0 and 1, but is {confidence}. Take 0.95.")
+        raise InputError(f"confidence must be between 0 and 1, got {confidence}. Use 0.95.")
     seeds = len(repetitions)
     if seeds < 2:
         raise InputError(
-            f"an interval over seeds needs at least two of them, but there is {seeds}."
+            f"an interval over repetitions needs at least two of them, got {seeds}. Use more seeds."
         )
     chosen = torch.randint(seeds, (draws, seeds), generator=rng)
     found = statistic(repetitions[chosen]).double()
@@ -50,5 +50,5 @@ def bootstrap(
 
 
 def mean(repetitions: Float[Tensor, "draws seeds"]) -> Float64[Tensor, " draws"]:
-    """The plain average, for statistics that are one number a seed."""
+    """The plain average, for statistics with one number per seed."""
     return repetitions.double().mean(1)

@@ -29,13 +29,13 @@ RATES = (0.2, 0.1, 0.05, 0.02, 0.0)
 
 @dataclass(frozen=True)
 class MatchingSettings:
-    """What is compared; the same for both methods but for the levels."""
+    """The settings of the comparison; only the levels differ between the methods."""
 
     nodes: int = 8
     evaluations: int = 3_000_000  # worlds scored in training, by chains and for gradients
     chains: int = 150  # over all levels together
     moves: int = 5
-    sampling_chains: int = 50  # for both methods alike
+    sampling_chains: int = 50  # for both methods
     sweeps: int = 40  # of these, each giving a sample
     burn_in: int = 200  # sweeps from noise before the first of them
     runs: int = 5
@@ -45,7 +45,8 @@ class MatchingSettings:
     def __post_init__(self) -> None:
         if self.nodes % 2:
             raise InputError(
-                f"nodes are paired up, so their number must be even, but is {self.nodes}."
+                f"nodes must be an even number, because they form pairs, got {self.nodes}.",
+                token="nodes",
             )
 
     @property
@@ -55,7 +56,7 @@ class MatchingSettings:
 
 @dataclass(frozen=True)
 class Trained:
-    """One run: the share of samples that obey, how many chains still move, and what it took."""
+    """One run: the share of samples that obey, the share of chains that still move, and the cost."""
 
     method: str
     learning_rate: float
@@ -177,7 +178,7 @@ def obeys(space: Space, worlds: Integer[Tensor, "worlds groups"]) -> Tensor:
 
 
 def settings_of(settings: MatchingSettings, method: str, rate: float, seed: int) -> Config:
-    """The same network, kernel and optimiser; the chains are dealt out over the levels."""
+    """The same network, kernel and optimiser; the chains are divided among the levels."""
     levels = len(RATES) if method == "noising" else 1
     return configure(
         {
@@ -238,7 +239,7 @@ def fit_and_sample(settings: MatchingSettings, method: str, rate: float, seed: i
 
 
 def _evaluations_per_step(space: Space, worlds: Tensor, config: Config) -> int:
-    """How many worlds one step scores, for the chains and for the gradient: by doing two."""
+    """The number of worlds that one step scores, for chains and gradient, measured on two steps."""
     model = Model.build(space, worlds, config)
     trainer = Trainer(model.potential, worlds, config)
     first, second = (trainer.step() for _ in range(2))

@@ -1,4 +1,4 @@
-"""What the boards of n queens came to: numbers with intervals, curves, and pictures.
+"""The results of the boards of n queens: numbers with intervals, curves, and pictures.
 
 The runs themselves are in `n_queens_runs`.
 """
@@ -67,7 +67,7 @@ class Compared:
 
 
 class QueensOutcome(NamedTuple):
-    """What the experiment found and where it put it."""
+    """The results and the files that were written."""
 
     compared: tuple[Compared, ...]  # one for each kernel
     searched: tuple[QueensRun, ...]  # for learning rates
@@ -189,7 +189,7 @@ def _cpu_seconds(run: QueensRun) -> float:
 
 
 def corrupted_data(settings: QueensSettings) -> dict[str, list[float]]:
-    """What samples of a perfect model would measure at each corruption rate, by corrupting solutions."""
+    """The measures of a perfect model's samples at each corruption rate, by corrupting solutions."""
     space, rng = board_space(settings.n), Generator().manual_seed(settings.seed)
     worlds = solved_boards(space, settings.most_solutions, rng)
     chosen = worlds[torch.randint(len(worlds), (4000,), generator=rng)]
@@ -217,7 +217,7 @@ def _kernel_results(settings: QueensSettings, one: Compared) -> dict[str, Any]:
 
 
 def _means(one: Compared, name: str) -> dict[str, Any]:
-    """What else the runs tell, on average."""
+    """Further statistics, as means over the runs."""
     runs = one.runs["noising" if name == CROSSED else name]
     generated = [run.generated[name] for run in runs]
 

@@ -64,12 +64,12 @@ BUDGETS: dict[str, dict[str, Any]] = {
     "quick": {},
     "full": {"steps": 5000, "runs": 8, "sweeps": 1000, "learning_rates": GRID},
 }
-"""What changes with the time that there is: minutes, or hours."""
+"""The settings that depend on the available time: minutes, or hours."""
 
 
 @dataclass(frozen=True)
 class QueensSettings:
-    """What is compared; everything but the levels is the same for both methods."""
+    """The settings of the comparison; only the levels differ between the methods."""
 
     n: int = 8
     kernels: tuple[str, ...] = ("gradients", "gibbs")
@@ -85,7 +85,7 @@ class QueensSettings:
     layers: int = 2
     learning_rates: tuple[
         float, ...
-    ] = ()  # each method takes its best; none: those known to be good
+    ] = ()  # each method uses its best one; empty: those known to be good
     boards: int = 32  # replicas that generate
     sweeps: int = 200
     moves_per_sample: int = 10
@@ -93,39 +93,45 @@ class QueensSettings:
 
     def __post_init__(self) -> None:
         if self.n < 4:
-            raise InputError(f"boards with a solution have at least 4 rows, but n is {self.n}.")
+            raise InputError(f"a board must have at least 4 rows, got n = {self.n}.", token="n")
         if self.runs < 2 or self.sweeps < 1 or self.boards < 1:
             raise InputError(
-                f"intervals need at least 2 runs, and runs at least one board and one sweep, but there "
-                f"are {self.runs} runs of {self.boards} boards and {self.sweeps} sweeps."
+                f"intervals need at least 2 runs, and a run at least one board and one sweep, got "
+                f"{self.runs} runs of {self.boards} boards and {self.sweeps} sweeps."
             )
         for kernel in self.kernels:
             if kernel not in LEARNING_RATES and not self.learning_rates:
                 raise InputError(
                     f"no good learning rate is known for the kernel {kernel!r}, only for "
-                    f"{', '.join(LEARNING_RATES)}. Give several to search: learning_rates=(1e-3, 2e-3)."
+                    f"{', '.join(LEARNING_RATES)}. Give several to search: learning_rates=(1e-3, 2e-3).",
+                    token=kernel,
+                    kind="missing",
                 )
 
     @staticmethod
     def of(budget: str, **changes: Any) -> "QueensSettings":
-        """The settings of a budget, with what else is asked for; None leaves a value as it is."""
+        """The settings of a budget, with some of them changed; None leaves a value as it is."""
         if budget not in BUDGETS:
-            raise InputError(f"there is no budget {budget!r}. Take one of {', '.join(BUDGETS)}.")
+            raise InputError(
+                f"there is no budget {budget!r}. Available: {', '.join(BUDGETS)}.",
+                token=budget,
+                kind="unknown",
+            )
         given = {name: value for name, value in changes.items() if value is not None}
         return QueensSettings(**{**BUDGETS[budget], **given})
 
     @property
     def ticks(self) -> int:
-        """How often a run reports progress: once for every model that is trained."""
+        """The number of progress reports of a run: one per trained model."""
         return len(self.kernels) * len(METHODS) * (len(self.learning_rates) + self.runs)
 
     @property
     def late(self) -> slice:
-        """The last quarter of the samples, in a list that begins with the random boards."""
+        """The last quarter of the samples, in a list that starts with the random boards."""
         return slice(1 + self.sweeps - max(1, self.sweeps // 4), 1 + self.sweeps)
 
     def config(self, task: "Task", method: Method | None = None) -> Config:
-        """A run of training."""
+        """The configuration of a training run."""
         return Config(
             ladder=LadderConfig(method or task.method, self.rates, self.temperatures),
             model=ModelConfig(
@@ -168,14 +174,14 @@ class Task(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the file that keeps what came of it."""
+        """The name of the file that keeps the run."""
         search = f"-search-{self.learning_rate:g}" if self.searching else ""
         return f"{self.kernel}-{self.method}-{self.seed}{search}"
 
 
 @dataclass(frozen=True)
 class GeneratedBoards:
-    """Boards from random ones; the measures are means over the replicas."""
+    """Boards generated from random ones; the measures are means over the replicas."""
 
     curves: dict[str, list[float]]  # of the target after every sweep, the random boards first
     levels: dict[str, list[float]]  # the same measures at each level, mean of the late samples
@@ -193,7 +199,7 @@ class GeneratedBoards:
 
 @dataclass(frozen=True)
 class QueensRun:
-    """What one task came to."""
+    """The result of one task."""
 
     task: Task
     generated: dict[str, GeneratedBoards]  # by the method; noising's target network also crossed
@@ -251,7 +257,7 @@ def _parameters(model: Model) -> dict[str, Tensor]:
 def generate(model: Model, settings: QueensSettings, seed: int) -> GeneratedBoards:
     """Chains at all levels from uniformly random boards, with exchange; all methods start alike."""
     began = time.process_time()
-    # What `Model.sample` draws first from the same generator.
+    # `Model.sample` draws the same boards first from the same generator.
     levels_of_chains = model.method.chain_levels
     first = uniform(model.space, levels_of_chains, settings.boards, Generator().manual_seed(seed))
     rows = [measure(boards_of(model.space, first[-1]))]
@@ -308,7 +314,7 @@ def _squares(board: Tensor) -> list[int]:
 
 
 def searches(settings: QueensSettings) -> list[Task]:
-    """What is tried to find learning rates: on a seed of its own."""
+    """The tasks of the search for learning rates, on a separate seed."""
     return [
         Task(kernel, method, rate, settings.seed, searching=True)
         for kernel in settings.kernels
@@ -340,7 +346,7 @@ def comparisons(settings: QueensSettings, searched: Sequence[QueensRun]) -> list
 def rank(settings: QueensSettings, run: QueensRun) -> tuple[bool, bool, float]:
     """Lower is better: runs that end well, with about n queens, and then the fewest attacks.
 
-    Boards with other numbers of queens are told apart by the share that is solved.
+    Runs with other numbers of queens are ranked by the share of solved boards.
     """
     attacks, count, share = (run.own.late(settings, measure) for measure in MEASURES)
     off = abs(count - settings.n) > 0.5
@@ -378,7 +384,7 @@ def _played(settings: QueensSettings, tasks: Sequence[Task], processes: int) -> 
             for done in as_completed([pool.submit(play, settings, task) for task in tasks]):
                 yield done.result()
         except BaseException:
-            pool.shutdown(cancel_futures=True)  # what is running ends, nothing new begins
+            pool.shutdown(cancel_futures=True)  # running tasks finish, no new ones start
             raise
 
 
@@ -403,7 +409,9 @@ def load(settings: QueensSettings, task: Task, folder: Path) -> QueensRun | None
         }
         return QueensRun(**{**content["run"], "task": task, "generated": generated})
     except checkpoint.FOREIGN:
-        raise InputError("this does not describe a run. Delete it.", str(path)) from None
+        raise InputError(
+            "this does not describe a run. Delete it.", str(path), kind="damaged"
+        ) from None
 
 
 def _fingerprint(settings: QueensSettings) -> dict[str, Any]:

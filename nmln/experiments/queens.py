@@ -1,4 +1,4 @@
-"""Boards of queens: a solver, boards as worlds, and how many queens attack each other."""
+"""Boards of queens: a solver, boards as worlds, and the number of queens that attack each other."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -52,7 +52,7 @@ def solved_boards(space: Space, most: int, rng: Generator) -> Integer[Tensor, "w
     n = len(space.domain["row"])
     found = list(islice(solutions(n), most + 1))
     if not found:
-        raise InputError(f"{n} queens have no solution. Take 4 or more.")
+        raise InputError(f"{n} queens have no solution. Use 4 or more.", kind="empty")
     if len(found) > most:
         drawn: dict[Placement, None] = {}
         while len(drawn) < most:
@@ -76,7 +76,7 @@ def _places(space: Space) -> Int64[Tensor, "rows columns"]:
 
 
 def queens(boards: Boards) -> Int64[Tensor, "*batch"]:
-    """How many stand on each board."""
+    """The number of queens on each board."""
     return boards.long().sum((-2, -1))
 
 

@@ -2,7 +2,7 @@
 
 The target of x in {0,1}^d depends on its weight k = |x| alone, exp(-E_t(k)) with
 E_t(k) = beta_t min(k, d - k) - h_t (2k - d). While beta_t rises, h_t turns from one well to the other.
-The magnetisation (2k - d) / d of the cold chains is held against its exact expectation.
+The magnetisation (2k - d) / d of the cold chains is compared with its exact expectation.
 """
 
 import json
@@ -59,11 +59,11 @@ class TrackingSettings:
 
     def __post_init__(self) -> None:
         if self.times < 3:
-            raise InputError(f"thirds of a run need at least 3 times, but times is {self.times}.")
+            raise InputError(f"times must be at least 3, got {self.times}.", token="times")
         if self.seeds < 2 or self.sweeps < 1:
             raise InputError(
-                f"intervals need at least 2 seeds and means at least 1 sweep, but there are "
-                f"{self.seeds} seeds and {self.sweeps} sweeps."
+                f"intervals need at least 2 seeds and means at least 1 sweep, got {self.seeds} seeds "
+                f"and {self.sweeps} sweeps."
             )
 
     @property
@@ -79,12 +79,12 @@ class TrackingSettings:
 
     @property
     def ticks(self) -> int:
-        """How often a run reports progress."""
+        """The number of progress reports of a run."""
         return len(self.last_betas) * len(METHODS) * self.times
 
     @property
     def command(self) -> str:
-        """What to type for the same numbers."""
+        """The command that gives the same numbers."""
         changed = [
             f" --{name} {getattr(self, name)}"
             for name in ("times", "sweeps", "seeds")
@@ -162,7 +162,7 @@ def magnetisation(weight: Tensor, bits: int) -> Tensor:
 def potentials(
     method: str, settings: TrackingSettings, space: Space
 ) -> Callable[[Weights], BasePotential]:
-    """How a method makes the levels of its ladder from the scores of a target."""
+    """A function from the scores of a target to the potential with all levels of a method."""
 
     def by_weight(table: Float64[Tensor, "levels weights"]) -> BasePotential:
         return ValuesPotential(
@@ -179,7 +179,7 @@ def potentials(
 
 
 class Track(NamedTuple):
-    """What the cold chains of one method did."""
+    """Statistics of the cold chains of one method."""
 
     magnetisation: Magnetisations  # mean over the sweeps of a time
     swaps: list[float]  # mean probability of a swap in the last third, hottest pair first
@@ -249,7 +249,7 @@ class Comparison(NamedTuple):
 def compare(
     settings: TrackingSettings, last_beta: float, tick: Callable[[], None] = lambda: None
 ) -> Comparison:
-    """Run both methods on one target and measure how far they are off."""
+    """Run both methods on one target and measure their errors."""
     exact = exact_magnetisation(log_target(settings, last_beta))
     tracks = {method: track(method, settings, last_beta, tick) for method in METHODS}
     seen = {method: tracks[method].magnetisation.T for method in METHODS}
@@ -276,7 +276,7 @@ def compare(
 
 
 class TrackingOutcome(NamedTuple):
-    """What the experiment found and where it put it; the last comparison is the main run."""
+    """The results and the files that were written; the last comparison is the main run."""
 
     comparisons: tuple[Comparison, ...]
     seconds: float

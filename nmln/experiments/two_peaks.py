@@ -56,8 +56,8 @@ class TwoPeaksSettings:
     def __post_init__(self) -> None:
         if self.seeds < 2 or self.sweeps < 1:
             raise InputError(
-                f"intervals need at least 2 seeds and histograms at least 1 sweep, but there are "
-                f"{self.seeds} seeds and {self.sweeps} sweeps."
+                f"intervals need at least 2 seeds and histograms at least 1 sweep, got {self.seeds} "
+                f"seeds and {self.sweeps} sweeps."
             )
 
     def temperatures(self, method: str) -> Temperatures:
@@ -67,12 +67,12 @@ class TwoPeaksSettings:
 
     @property
     def ticks(self) -> int:
-        """How often a run reports progress."""
+        """The number of progress reports of a run."""
         return len(METHODS) * self.sweeps
 
     @property
     def command(self) -> str:
-        """What to type for the same numbers."""
+        """The command that gives the same numbers."""
         changed = [
             f" --{name} {getattr(self, name)}"
             for name in ("sweeps", "seeds")
@@ -83,9 +83,9 @@ class TwoPeaksSettings:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Propose the cell to the left or to the right, both alike; beyond the ends nothing is proposed.
+    """Propose the left or the right cell with equal probability; nothing is proposed beyond the ends.
 
-    For a space of one group. One score a move.
+    For a space of one group. One score per move.
     """
 
     space: Space
@@ -102,7 +102,7 @@ class Neighbours:
         return accept(state, proposed, ratio, rng)
 
     def change(self, values: Values, by: Groups) -> tuple[Values, Tensor]:
-        """The neighbouring cells, and whether there is one: at an end the cell itself stands in."""
+        """The neighbouring cells, and whether they exist: beyond an end, the cell itself is returned."""
         last = int(self.space.sizes[0]) - 1
         wanted = values.long() + by[..., None]
         found = wanted.clamp(0, last)
@@ -150,9 +150,9 @@ def total_variation(
 
 
 def crossings(cells: Trace, settings: TwoPeaksSettings) -> Int64[Tensor, " seeds"]:
-    """How often every seed went from one peak to the other.
+    """The number of crossings from one peak to the other, per seed.
 
-    A chain is in a peak within two of its widths, and counts as there until it has reached the other.
+    A chain is in a peak within two of its widths, and counts as there until it reaches the other.
     """
     place = torch.zeros_like(cells[0])  # the last peak seen: 0 none yet, 1 the first, 2 the second
     count = torch.zeros_like(place)
@@ -165,7 +165,7 @@ def crossings(cells: Trace, settings: TwoPeaksSettings) -> Int64[Tensor, " seeds
 
 
 class SampledMethod(NamedTuple):
-    """What the cold chains of one method did, with intervals over the seeds."""
+    """Statistics of the cold chains of one method, with intervals over the seeds."""
 
     trace: Trace
     distance: Interval  # total variation between a seed's histogram and the density
@@ -173,7 +173,7 @@ class SampledMethod(NamedTuple):
 
 
 class TwoPeaksOutcome(NamedTuple):
-    """What the experiment found and where it put it."""
+    """The results and the files that were written."""
 
     sampled: dict[str, SampledMethod]
     seconds: float

@@ -65,7 +65,9 @@ def complete(
         if name not in base.space.language:
             raise InputError(
                 f"{name} is not a relation of {base.name}. "
-                f"Available: {', '.join(base.relations)[:200]}."
+                f"Available: {', '.join(base.relations)[:200]}.",
+                token=name,
+                kind="unknown",
             )
     known = _marks(base, base.known if unseen else base.train)
     chosen = [r for r, name in enumerate(base.relations) if not relations or name in relations]

@@ -55,6 +55,7 @@ class KnowledgeBase:
                 f"the folder must contain train.tsv (or train.txt), got {found}. Put the training "
                 "triples there, one per line: head, relation, tail, separated by tabs.",
                 str(folder),
+                kind="missing",
             )
         try:
             space, worlds = read_triples(paths["train"])
@@ -113,7 +114,8 @@ def _folder(where: str | Path) -> Path:
     folder = Path(where)
     if not str(where).strip():
         raise InputError(
-            f"a knowledge base must be named. Name a folder of triples, or one of {', '.join(NAMES)}."
+            f"a knowledge base must be named. Name a folder of triples, or one of {', '.join(NAMES)}.",
+            kind="missing",
         )
     if folder.is_dir():
         return folder
@@ -130,6 +132,8 @@ def _folder(where: str | Path) -> Path:
             f"neither a folder nor a known knowledge base has this name.{hint} Name a folder that "
             f"contains train.tsv, or one of {', '.join(NAMES)}.",
             name,
+            token=name,
+            kind="unknown",
         )
     if DIRECTORY in os.environ:
         folder = Path(os.environ[DIRECTORY]) / "kb" / name
@@ -143,7 +147,9 @@ def _folder(where: str | Path) -> Path:
     raise InputError(
         f"the triples of {name} were not found. Install the package that ships them (pip install "
         f"'nmln[knowledge]'), or put train.tsv, valid.tsv and test.tsv into kb/{name} of a directory "
-        f"and set {DIRECTORY} to that directory."
+        f"and set {DIRECTORY} to that directory.",
+        token=name,
+        kind="missing",
     )
 
 
@@ -157,6 +163,7 @@ def _file(folder: Path, split: str) -> Path | None:
             f"the folder must contain only one of {found[0].name} and {found[1].name}, got both. "
             "Remove one.",
             str(folder),
+            kind="conflict",
         )
     return found[0] if found else None
 
@@ -198,6 +205,8 @@ def _unknown(path: Path, kind: str, unknown: set[str], known: Mapping[str, int])
                     f"nearest {kind} there is {near[0]}. Correct the line, or remove it.",
                     str(path),
                     number,
+                    token=fields[place],
+                    kind="unknown",
                 )
     raise AssertionError(f"no line of {path} contains {unknown}")
 

@@ -52,7 +52,8 @@ class Shape:
         if not max(self.hidden, self.rank, self.paths):
             raise InputError(
                 "a potential needs at least one part, got hidden, rank and paths all 0. "
-                "Set one of them above 0."
+                "Set one of them above 0.",
+                kind="empty",
             )
 
 
@@ -236,10 +237,13 @@ def _constants(space: Space) -> int:
         if not attribute.boolean or attribute.arity != 2 or not block.plain:
             raise InputError(
                 "every attribute of a knowledge base must be a plain Boolean relation between two "
-                f"constants, neither symmetric nor irreflexive, got {attribute.declaration()}."
+                f"constants, neither symmetric nor irreflexive, got {attribute.declaration()}.",
+                token=attribute.name,
+                kind="unsupported",
             )
     if len(space.domain) != 1:
         raise InputError(
-            f"a knowledge base must have constants of one sort, got {', '.join(space.domain)}."
+            f"a knowledge base must have constants of one sort, got {', '.join(space.domain)}.",
+            kind="unsupported",
         )
     return len(next(iter(space.domain.values())))

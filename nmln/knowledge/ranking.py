@@ -79,7 +79,7 @@ class RankingQuality:
     def of(ranks: Float64[Tensor, " ranks"]) -> "RankingQuality":
         """The measures of some ranks, of which there must be at least one."""
         if not len(ranks):
-            raise InputError("there must be at least one triple to rank, got none.")
+            raise InputError("there must be at least one triple to rank, got none.", kind="empty")
         hits = [float((ranks <= most).double().mean()) for most in HITS]
         return RankingQuality(
             float((1 / ranks).mean()), *hits, mean_rank=float(ranks.mean()), queries=len(ranks)
@@ -155,7 +155,10 @@ def _ranks(
         part = queries[start : start + batch]
         scores = score(part[:, 0], part[:, 1])
         if bool(scores.isnan().any()):
-            raise InputError("scores must be numbers to be ranked, got NaN. Train the model again.")
+            raise InputError(
+                "scores must be numbers to be ranked, got NaN. Train the model again.",
+                kind="numeric",
+            )
         left_out = torch.zeros(scores.shape, dtype=torch.bool)
         for row, (constant, its) in enumerate(part.tolist()):
             left_out[row, answers.get((constant, its), [])] = True

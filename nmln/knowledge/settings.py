@@ -70,25 +70,33 @@ class KnowledgeSettings:
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise InputError(
-                f"objective must be conditional or likelihood, got {self.objective!r}."
+                f"objective must be conditional or likelihood, got {self.objective!r}.",
+                token=str(self.objective),
+                kind="unknown",
             )
         for name in ("hide", "dropout", "average"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(
-                    f"{name} must be at least 0 and below 1, got {getattr(self, name)}."
+                    f"{name} must be at least 0 and below 1, got {getattr(self, name)}.",
+                    token=name,
                 )
         for name in ("epochs", "batch", "chains", "sweeps", "check_every", "patience"):
             if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+                raise InputError(
+                    f"{name} must be at least 1, got {getattr(self, name)}.", token=name
+                )
         for name in ("penalty", "calibration", "decay"):
             if not 0 <= getattr(self, name) < inf:
                 raise InputError(
-                    f"{name} must be finite and not negative, got {getattr(self, name)}."
+                    f"{name} must be finite and not negative, got {getattr(self, name)}.",
+                    token=name,
                 )
         if self.negatives < 0:
-            raise InputError(f"negatives must be 0 or more, got {self.negatives}.")
+            raise InputError(
+                f"negatives must be 0 or more, got {self.negatives}.", token="negatives"
+            )
         if self.rate > _FASTEST:
-            raise InputError(f"rate must be at most {_FASTEST:g}, got {self.rate}.")
+            raise InputError(f"rate must be at most {_FASTEST:g}, got {self.rate}.", token="rate")
         if not self.rate > 0 or not self.minutes > 0:
             raise InputError(
                 f"rate and minutes must be positive, got {self.rate} and {self.minutes}."
@@ -150,6 +158,7 @@ def check_memory(base: KnowledgeBase, shape: Shape, settings: KnowledgeSettings)
             cure += ", or --negatives 16"
         raise InputError(
             f"{base.sizes}. A training step of this shape needs about {told_bytes(needed)}, but "
-            f"the machine has {told_bytes(available)}. {cure}."
+            f"the machine has {told_bytes(available)}. {cure}.",
+            kind="size",
         )
     return needed

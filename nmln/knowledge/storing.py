@@ -58,6 +58,7 @@ class TrainedBase:
                 "the model must be one of a knowledge base, but is not. Name a folder that nmln kb "
                 "train has written.",
                 str(path),
+                kind="unsupported",
             )
         prefix = "potential/"
         state = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
@@ -75,6 +76,7 @@ class TrainedBase:
                 f"the parts of this model are inconsistent ({_reason(error)}). Get another copy of it, "
                 "or train again.",
                 str(path),
+                kind="damaged",
             ) from None
 
 
@@ -100,6 +102,7 @@ def load_training(folder: Path) -> Training:
             "the checkpoints must be those of nmln kb train, but are not. Name a folder that it has "
             "written.",
             str(folder),
+            kind="unsupported",
         )
     try:
         return _training(checkpoint.unflatten(found.tensors, found.content), found.step)
@@ -108,6 +111,7 @@ def load_training(folder: Path) -> Training:
             f"the parts of this checkpoint are inconsistent ({_reason(error)}). If another version of "
             "nmln wrote it, resume with that version; otherwise start a new run.",
             str(found.path),
+            kind="damaged",
         ) from None
 
 

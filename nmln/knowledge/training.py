@@ -165,7 +165,8 @@ class Training:
         if mean != mean:
             raise DivergedError(
                 f"the loss must stay a number, but is NaN after epoch {epoch}. Use a smaller --rate or "
-                "--penalty."
+                "--penalty.",
+                kind="numeric",
             )
         late = time.perf_counter() - started > settings.minutes * 60
         last = late or epoch == settings.epochs

@@ -5,11 +5,11 @@
 | `pubchem-9`, `pubchem-10` | built in: neutral molecules of 9 and 10 heavy atoms known to PubChem |
 | `chembl-10`, `qm9-9`, … | `chembl_10.smi.gz`, `qm9_9.smi.gz`, … in the directory that NMLN_DATA names |
 | `unfiltered/chembl-10`, … | the same in its folder `unfiltered` |
-| `qm9-9`, `moses-20`, … | where the directory has no such file: out of what `nmln data fetch` brought |
+| `qm9-9`, `moses-20`, … | without such a file: selected from what `nmln data fetch` has downloaded |
 | a path | `.smi` or `.csv`, or either with `.gz` |
 
-Whatever the source, molecules are canonicalised by the RDKit at hand and kept once, in the order of
-the file; what is not kept is counted by reason.
+The molecules of every source are canonicalised by the installed RDKit and kept once, in the order of
+the file; dropped lines are counted by reason.
 """
 
 import os
@@ -72,16 +72,16 @@ class Molecules:
         atoms: Sequence[str] | None = None,
         processes: int = 1,
     ) -> "Molecules":
-        """The molecules of a file or a set, as `load` reads them; `size` counts heavy atoms."""
+        """The molecules of a file or a set, read by `load`; `size` is the number of heavy atoms."""
         return load(source, size, atoms, processes)
 
     def split(self, seed: int = 0, share: float = 0.8) -> tuple["Molecules", "Molecules"]:
-        """Those to train on and those to test on, by the seeded split that a run makes."""
+        """The training set and the test set, by the same seeded split as in a run."""
         train, test = split(len(self), seed, share)
         return self._at(train), self._at(test)
 
     def decode(self, worlds: Integer[Tensor, "... groups"]) -> list[str | None]:
-        """The canonical SMILES of worlds over the same space; None for what is no valid molecule."""
+        """The canonical SMILES of worlds over the same space; None if one is not a valid molecule."""
         return [one.smiles for one in Decoder(self.space).decode(worlds)]
 
     def _at(self, places: Int64[Tensor, " places"]) -> "Molecules":
@@ -91,9 +91,9 @@ class Molecules:
 
 @dataclass(frozen=True)
 class Description:
-    """What a file of molecules holds: different molecules by size and by atom, and what is dropped.
+    """The contents of a file: different molecules by size and by atom, and the dropped lines.
 
-    `atoms` counts the molecules in which a kind of atom occurs.
+    `atoms` is the number of molecules in which each kind of atom occurs.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Description:
 
 @dataclass(frozen=True)
 class Known:
-    """The name of a set and where it comes from."""
+    """The name of a set and its source."""
 
     name: str
     place: str
@@ -121,8 +121,8 @@ def load(
     """The molecules of a source with exactly `nodes` heavy atoms, as worlds.
 
     `nodes` may be left out if all have one size. The language has the kinds of atoms that occur, or
-    those in `atoms`: then molecules with others are dropped. One process was measured to read 1,000 to
-    3,000 lines a second; more `processes` help with large files where cores are idle.
+    those in `atoms`: then molecules with others are dropped. One process reads 1,000 to 3,000 lines per
+    second (measured); more `processes` help with large files where cores are idle.
     """
     if str(source).lower() in SOURCES and nodes is not None:
         source = f"{source}-{nodes}"
@@ -139,7 +139,7 @@ def load(
         if len(sizes) > 1:
             (common, _), *_ = sizes.most_common(1)
             raise InputError(
-                "one model is over one domain, but these molecules have several sizes (heavy atoms: "
+                "the molecules of a model must have one size, got several sizes (heavy atoms: "
                 f"molecules): {_show(sizes)}. Choose one: --nodes {common} on the command line, "
                 f"size={common} in Python.",
                 str(source),
@@ -147,9 +147,10 @@ def load(
         (nodes,) = sizes
     if nodes not in sizes:
         raise InputError(
-            f"no molecule has {nodes} heavy atoms. Sizes here (heavy atoms: molecules): "
+            f"no molecule has {nodes} heavy atoms. Available sizes (heavy atoms: molecules): "
             f"{_show(sizes)}.",
             str(source),
+            kind="empty",
         )
     occurring = {name for _, molecule in molecules for name in molecule.atoms}
     space = space_for(order_atoms(occurring) if atoms is None else atoms, nodes)
@@ -158,13 +159,15 @@ def load(
         tally.add(molecules[position][0], refusal.reason, refusal.detail)
     if not encoded.smiles:
         raise InputError(
-            f"no molecule fits the atoms {', '.join(atoms or ())}. {tally}", str(source)
+            f"no molecule fits the atoms {', '.join(atoms or ())}. {tally}",
+            str(source),
+            kind="empty",
         )
     return Molecules(str(source), space, encoded.worlds, encoded.smiles, tally.dropped())
 
 
 def describe(source: str | Path, processes: int = 1, watch: Watch | None = None) -> Description:
-    """What a source holds, whatever the sizes; reads it like `load`, without keeping it in memory."""
+    """The contents of a source, with all sizes; read like `load` does, but not kept in memory."""
     tally, sizes, atoms = DropCounter(), Counter[int](), Counter[str]()
     for _, molecule in _distinct(source, processes, tally, watch):
         sizes[len(molecule.atoms)] += 1
@@ -178,17 +181,17 @@ def describe(source: str | Path, processes: int = 1, watch: Watch | None = None)
 def split(
     count: int, seed: int, share: float = 0.8
 ) -> tuple[Int64[Tensor, " train"], Int64[Tensor, " test"]]:
-    """Positions to train on and to test on: every position once, in random order.
+    """Positions for training and for testing: every position once, in random order.
 
     The first `round(share * count)` of `torch.randperm(count)` from a CPU generator seeded with `seed`
-    are for training, so the same arguments always give the same split. Few molecules or a large share
-    may leave none to test on.
+    are for training, so the same arguments always give the same split. With few molecules or a large
+    share the test set may be empty.
     """
     train = round(share * count)
     if not 0 < train <= count:
         raise InputError(
-            f"a split must leave something to train on and no more than there is, but a share of "
-            f"{share} of {count} is {train}. Take a share between 0 and 1, or more molecules."
+            f"the training set must have between 1 and {count} molecules, but a share of {share} of "
+            f"{count} is {train}. Use a share between 0 and 1, or more molecules."
         )
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     return order[:train], order[train:]
@@ -201,7 +204,7 @@ def is_source(name: str | Path) -> bool:
 
 
 def known() -> list[Known]:
-    """The names that can be read now, each where it is looked for first, and those to fetch."""
+    """The names that can be read now, each with the first source that has it, and those to fetch."""
     found = [Known(name, "built in", "small molecules known to PubChem") for name in BUILT_IN]
     if directory := os.environ.get(DIRECTORY):
         for prefix in ("", "unfiltered/"):
@@ -229,7 +232,7 @@ def _held(folder: Path, families: Collection[str] | None = None) -> list[str]:
 
 @contextmanager
 def _located(source: str | Path, processes: int) -> Iterator[tuple[Path, bool | None]]:
-    """The file behind a name or a path; True with it if it is a table whatever it is called."""
+    """The file of a name or a path; True with it if it is a table, regardless of its file name."""
     text = str(source)
     named = None if text.lower().endswith(SUFFIXES) else _NAME.fullmatch(text)
     if text in BUILT_IN:
@@ -238,7 +241,11 @@ def _located(source: str | Path, processes: int) -> Iterator[tuple[Path, bool | 
     elif text.lower() in SOURCES:
         path = cache_folder() / SOURCES[text.lower()].file
         if not path.exists():
-            raise InputError(f"{text} is not here yet. Fetch it: nmln data fetch {text.lower()}")
+            raise InputError(
+                f"{text} is not downloaded yet. Fetch it: nmln data fetch {text.lower()}",
+                token=text,
+                kind="missing",
+            )
         yield path, True
     else:
         path = Path(source) if named is None else _named(text, named, processes)
@@ -246,7 +253,7 @@ def _located(source: str | Path, processes: int) -> Iterator[tuple[Path, bool | 
 
 
 def _named(text: str, parts: re.Match[str], processes: int) -> Path:
-    """The file of a set: in the directory, or out of a download."""
+    """The file of a set: in the directory, or selected from a download."""
     prefix, family, size = parts.groups()
     directory = os.environ.get(DIRECTORY)
     file = f"{prefix or ''}{family}_{size}.smi.gz"
@@ -262,14 +269,16 @@ def _named(text: str, parts: re.Match[str], processes: int) -> Path:
         looked = f", and {file} is not in {directory}, which {DIRECTORY} names (sets there: {held})"
     raise InputError(
         f"{text} is not built in (built in: {', '.join(BUILT_IN)}){looked}. {fetch} the environment "
-        f"variable {DIRECTORY} to a directory that holds {file}, or give the path of a file."
+        f"variable {DIRECTORY} to a directory that contains {file}, or give the path of a file.",
+        token=text,
+        kind="missing" if source else "unknown",
     )
 
 
 def _distinct(
     source: str | Path, processes: int, tally: DropCounter, watch: Watch | None = None
 ) -> Iterator[tuple[int, Molecule]]:
-    """The different molecules of a source with their lines; what is dropped is tallied."""
+    """The different molecules of a source with their lines; dropped lines are counted."""
     first: dict[str, int] = {}
     empty = True
     with _located(source, processes) as (path, table):
@@ -287,13 +296,16 @@ def _distinct(
         raise InputError(
             "there are no molecules: the file is empty, or has nothing below its header.",
             str(source),
+            kind="empty",
         )
     if not first:
-        raise InputError(f"no line is a molecule that can be used. {tally}", str(source))
+        raise InputError(
+            f"no line is a molecule that can be used. {tally}", str(source), kind="empty"
+        )
 
 
 def _show(sizes: Counter[int]) -> str:
-    """The sizes in order; of very many the most common ones."""
+    """The sizes in order; only the most common ones if there are very many."""
     shown = ", ".join(f"{size}: {count:,}" for size, count in sorted(sizes.most_common(_SHOWN)))
     others = len(sizes) - _SHOWN
     return f"{shown}, and {others} others" if others > 0 else shown

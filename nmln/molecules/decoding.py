@@ -32,21 +32,21 @@ def is_molecular(space: Space) -> bool:
 
 
 class Decoder:
-    """Decodes worlds of one space and remembers what it has seen.
+    """Decodes worlds of one space and remembers the results.
 
     The memory holds one entry for every different world, or the `most` recently used ones. With
-    several `processes`, batches with many new worlds are shared out; the answers are the same and
-    in the same order. Close it, or use it in a `with` statement, to end the workers.
+    several `processes`, batches with many new worlds are divided among them; the answers are the same
+    and in the same order. Close it, or use it in a `with` statement, to end the workers.
 
-    One process was measured to decode about 10,000 new valid worlds of 9 heavy atoms a second, 5,000
-    of 20, and several 100,000 that it remembered.
+    One process decodes about 10,000 new valid worlds of 9 heavy atoms per second, 5,000 of 20 heavy
+    atoms, and several 100,000 remembered ones (measured).
     """
 
     def __init__(self, space: Space, processes: int = 1, most: int | None = None) -> None:
         if processes < 1 or (most is not None and most < 0):
             raise InputError(
-                f"a decoder needs at least one process and room for zero or more worlds, but got "
-                f"processes={processes} and most={most}."
+                f"processes must be at least 1 and most at least 0, got processes={processes} and "
+                f"most={most}."
             )
         self.space = space
         self.processes, self.most = processes, most
@@ -56,7 +56,7 @@ class Decoder:
         self._workers: ProcessPoolExecutor | None = None
 
     def __len__(self) -> int:
-        """How many different worlds are remembered."""
+        """The number of different worlds that are remembered."""
         return len(self._seen)
 
     def __enter__(self) -> "Decoder":
@@ -72,7 +72,7 @@ class Decoder:
             self._workers = None
 
     def decode(self, worlds: Worlds) -> list[Decoded]:
-        """One answer for each world, leading axes flattened; adds their statuses to `counts`."""
+        """One answer per world, leading axes flattened; adds their statuses to `counts`."""
         rows = worlds.detach().reshape(-1, self.space.groups).cpu().to(self.space.dtype)
         packed = self.space.pack(rows).contiguous().numpy()
         keys: list[bytes] = packed.view(f"V{packed.shape[1]}").ravel().tolist()
@@ -91,7 +91,7 @@ class Decoder:
         return answers
 
     def stream(self, batches: Iterable[Integer[Tensor, "... groups"]]) -> Iterator[list[Decoded]]:
-        """The answers batch by batch, as the batches come; they may differ in size."""
+        """The answers batch by batch, as the batches arrive; batches may differ in size."""
         return map(self.decode, batches)
 
     def _decode_new(self, rows: Integer[Tensor, "worlds groups"]) -> Iterator[Decoded]:

@@ -146,6 +146,7 @@ def source_named(name: str) -> PublicSource:
         raise InputError(
             f"{name!r} is not a set that can be fetched. Take one of {', '.join(SOURCES)}.",
             token=name,
+            kind="unknown",
         )
     return SOURCES[name.lower()]
 
@@ -247,6 +248,7 @@ def select(
         raise InputError(
             f"none of {lines:,} lines is a neutral molecule of {size} heavy atoms. {tally}",
             str(raw),
+            kind="empty",
         )
     write_atomically(path, lambda temporary: _pack(temporary, sorted(kept)))
     write_lines(_beside(path), _origin(path, raw, found))
@@ -417,6 +419,7 @@ def _recorded(path: Path) -> str | None:
             f"this must start with the sha256 of {path.name}, 64 hexadecimal digits, but starts with "
             f"{printable(text, 60)!r}. Delete it, or give the hash: --sha256 with nmln data fetch.",
             str(beside),
+            kind="syntax",
         )
     return found[1].lower()
 

@@ -1,9 +1,9 @@
-"""How probable molecules are, as opposed to worlds.
+"""The log-likelihood of molecules, as opposed to that of worlds.
 
 A model gives probabilities to labelled worlds. A molecule has many: its nodes can be numbered in n!
-ways, of which those that a symmetry carries into each other make the same world, and aromatic rings
-can be drawn with their double bonds in several places. With K over the structures of a molecule that
-no renumbering carries into each other,
+ways, of which those that differ by a symmetry are the same world, and the double bonds of aromatic
+rings can be drawn in several places. With K over the structures of a molecule that differ by more
+than a renumbering,
 
     log p(molecule) = log sum_K (n! / |Aut K|) exp rho(K) - log Z.
 
@@ -25,14 +25,14 @@ from nmln.potentials.base import BasePotential
 from nmln.space import Space
 
 _AT_ONCE = 1024  # worlds scored together
-_TRIED = 16  # worlds renumbered to see whether the score stays
+_TRIED = 16  # worlds that are renumbered to check that the score stays the same
 
 
 @dataclass(frozen=True)
 class Structures:
-    """One world for each structure of some molecules, and the log of how many worlds it stands for.
+    """One world per structure of some molecules, and the log of the number of worlds it represents.
 
-    `molecule` says whose structure a world is, by its position among the `molecules`.
+    `molecule` is the position, among the `molecules`, of the one that a structure belongs to.
     """
 
     space: Space
@@ -43,9 +43,9 @@ class Structures:
 
     @staticmethod
     def of(space: Space, worlds: Integer[Tensor, "molecules groups"]) -> "Structures":
-        """The structures of the molecules that these worlds are, one world for each molecule.
+        """The structures of the molecules that these worlds encode, one world per molecule.
 
-        Takes about a millisecond a molecule of ten atoms.
+        It takes about one millisecond per molecule of ten atoms.
         """
         kinds, nodes = atoms_of(space)
         rows = worlds.detach().cpu()
@@ -56,6 +56,7 @@ class Structures:
                     f"only valid molecules have a likelihood, but world {position} is {answer.status}. "
                     "Leave it out.",
                     index=position,
+                    kind="unsupported",
                 )
             row = rows[position].tolist()
             names = tuple(kinds[kind] for kind in row[:nodes])
@@ -73,15 +74,20 @@ class Structures:
 
     @staticmethod
     def of_smiles(space: Space, smiles: Sequence[str]) -> "Structures":
-        """The structures of molecules by their SMILES; one that has no world here is an error."""
+        """The structures of molecules by their SMILES; a molecule without a world here is an error."""
         encoded = encode_all(space, smiles)
         if encoded.refused:
             position, refusal = encoded.refused[0]
-            raise InputError(f"this has no likelihood: {refusal.detail}", index=position)
+            raise InputError(
+                f"this has no likelihood: {refusal.detail}",
+                index=position,
+                token=smiles[position],
+                kind="unsupported",
+            )
         return Structures.of(space, encoded.worlds)
 
     def log_sums(self, scores: Float64[Tensor, " structures"]) -> Float64[Tensor, " molecules"]:
-        """For each molecule the log of the sum over its worlds of exp(score)."""
+        """The log of the sum of exp(score) over the worlds of each molecule."""
         first = torch.searchsorted(self.molecule, torch.arange(self.molecules))
         place = torch.arange(len(scores)) - first[self.molecule]  # among the molecule's own
         most = int(place.max()) + 1 if len(place) else 1
@@ -104,7 +110,7 @@ def molecule_log_likelihood(
 def log_probabilities(
     potential: BasePotential, structures: Structures, log_z: float
 ) -> Float64[Tensor, " molecules"]:
-    """The log-probability at the target level of each molecule whose structures are at hand."""
+    """The log-probability at the target level of each molecule, from its structures."""
     check_numbering(potential, structures)
     return structures.log_sums(_target_scores(potential, structures.worlds)) - log_z
 
@@ -131,7 +137,8 @@ def check_numbering(potential: BasePotential, structures: Structures) -> None:
         raise InputError(
             "the likelihood of a molecule needs scores that do not depend on how its atoms are "
             f"numbered, but a world of score {before[index]:.6g} has {after[index]:.6g} with its atoms "
-            "renumbered. Use a graph, fragment or deepset potential, and formulas without constants."
+            "renumbered. Use a graph, fragment or deepset potential, and formulas without constants.",
+            kind="unsupported",
         )
 
 

@@ -1,4 +1,4 @@
-"""What molecules are like as a whole: how different from each other, how close to another set."""
+"""Metrics of sets of molecules: their internal diversity, and their distance to another set."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ _BATCH = 64
 
 @dataclass(frozen=True)
 class Measured:
-    """A number, and of how many samples (repeats included) it was taken."""
+    """A number, and the number of samples (repeats included) that it is computed from."""
 
     value: float
     samples: int
 
 
 def draw(counts: Mapping[str, int], most: int, seed: int = 0) -> list[str]:
-    """At most so many of the samples behind `counts`, drawn without replacement.
+    """At most `most` of the counted samples, drawn without replacement.
 
     The order of the strings does not matter: the same counts and seed give the same sample.
     """
@@ -42,9 +42,9 @@ def draw(counts: Mapping[str, int], most: int, seed: int = 0) -> list[str]:
 def internal_diversity(
     counts: Mapping[str, int], most: int = DIVERSITY_MOST, seed: int = 0
 ) -> Measured | None:
-    """The mean of 1 - Tanimoto (Morgan fingerprints, radius 2) of two samples; None for fewer.
+    """The mean of 1 - Tanimoto (Morgan fingerprints, radius 2) over pairs; None below two samples.
 
-    Repeats count, at distance 0. Of many samples `most` are drawn.
+    Repeats count, at distance 0. If there are more than `most` samples, that many are drawn.
     """
     chosen = draw(counts, most, seed)
     return Measured(mean_distance(chosen), len(chosen)) if len(chosen) > 1 else None
@@ -62,8 +62,8 @@ class Moments:
 class ChemNet:
     """The network behind the Fréchet ChemNet distance, from the package `fcd_torch`, on the CPU.
 
-    It remembers the activations of the molecules that it has seen. One core was measured to do about
-    450 new ones a second.
+    It remembers the activations of the molecules that it has seen. One core computes about 450 new
+    ones per second (measured).
     """
 
     def __init__(self) -> None:
@@ -71,9 +71,13 @@ class ChemNet:
         self._seen: dict[str, Float32[Tensor, " features"]] = {}
 
     def moments(self, smiles: Sequence[str]) -> Moments:
-        """Of canonical SMILES, repeats included; at least two."""
+        """The moments of at least two canonical SMILES, repeats included."""
         if len(smiles) < 2:
-            raise InputError("the Fréchet ChemNet distance needs two molecules on either side.")
+            raise InputError(
+                "the Fréchet ChemNet distance needs at least two molecules on either side, got "
+                f"{len(smiles)}.",
+                kind="empty",
+            )
         self._look(sorted(set(smiles) - self._seen.keys()))
         activations = torch.stack([self._seen[text] for text in smiles]).double()
         return Moments(activations.mean(0), torch.cov(activations.T), len(smiles))
@@ -91,8 +95,8 @@ class ChemNet:
 def frechet(one: Moments, other: Moments) -> float:
     """The Fréchet distance of two normal distributions: |m - m'|² + Tr(C + C' - 2 (C C')^½).
 
-    The trace of the root is that of the symmetric (C^½ C' C^½)^½: real, and sound for the singular
-    covariances of small sets.
+    The trace of the root is that of the symmetric (C^½ C' C^½)^½, which is real, and correct for the
+    singular covariances of small sets too.
     """
     values, vectors = torch.linalg.eigh(one.covariance)
     root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T

@@ -1,14 +1,14 @@
-"""Reading generated molecules of any origin, one attempt or one counted molecule a line.
+"""Readers of generated molecules of any origin: one attempt or one counted molecule per line.
 
-| file | what a line is |
+| file | a line |
 | --- | --- |
-| `.smi`, `.txt` | a SMILES, perhaps a name after white space |
-| `.csv` | a row with a SMILES column; an empty cell is an attempt that gave nothing |
+| `.smi`, `.txt` | a SMILES, optionally with a name after white space |
+| `.csv` | a row with a SMILES column; an empty cell is an attempt without a molecule |
 | `.csv` with a column `count` | a SMILES and how often it was generated |
 | `.csv` with columns `level` and `status` | an attempt of `nmln sample`, at one of its levels |
 
-What lines and tables may look like is the business of `smiles_files`. Files are streamed: memory
-grows with the different molecules only.
+Lines and tables are read by `smiles_files`. Files are streamed: the memory grows with the number of
+different molecules only.
 """
 
 import re
@@ -27,22 +27,22 @@ from nmln.molecules.smiles_files import is_header, stream_lines, stream_smiles, 
 
 LINES, TABLES = (".smi", ".smiles", ".txt"), (".csv",)
 FOLDER = ("samples.csv.gz", "samples.csv", "counts.csv", "samples.smi")
-"""What samples are called in a folder, the most telling first."""
+"""The file names of samples in a folder; the first that exists is read."""
 
 MOST = 10**12
-"""The most attempts that are evaluated; of many more, floats do not tell single ones apart."""
+"""The most attempts that are evaluated; floats are not exact for many more."""
 
-_PARCEL = 65_536  # lines that are read before their molecules are looked at
-_REMEMBERED = 500_000  # texts whose molecule is kept; beyond, they are parsed again
-_CHECKED = 1_000  # names in a file of ours that must be canonical before the others are believed
-_CURE = "Name the one with the molecules smiles, or say which it is with --column."
+_PARCEL = 65_536  # lines that are read before their molecules are parsed
+_REMEMBERED = 500_000  # texts whose molecule is kept; beyond that they are parsed again
+_CHECKED = 1_000  # names in a file of nmln that must be canonical before the others are trusted
+_CURE = "Rename the one with the molecules to smiles, or name it with --column."
 _SHOWN = 40  # letters of a cell in a message
 _EMPTY = "the file is empty, or has nothing below its header."
 
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of one level of one file, and by what reasons the others are not valid."""
+    """The samples of one level of one file, and the reasons why the others are not valid."""
 
     source: str
     level: int | None
@@ -52,7 +52,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Reference:
-    """A set of different molecules to compare with, their numbers of heavy atoms, what was left out."""
+    """A set of different molecules to compare with, their numbers of heavy atoms, the dropped lines."""
 
     source: str
     smiles: frozenset[str]
@@ -65,17 +65,16 @@ class _Row(NamedTuple):
     text: str
     times: int = 1
     level: int | None = None
-    status: str | None = None  # as a file of ours tells it
+    status: str | None = None  # as written by `nmln sample`
 
 
 def read_samples(
     path: Path, column: str | None = None, size: int | None = None, processes: int = 1
 ) -> list[Samples]:
-    """The samples of a file, one entry a level, the target last; `column` names that of the SMILES.
+    """The samples of a file, one entry per level, the target last; `column` names that of the SMILES.
 
-    Valid is what reads as one molecule, with exactly `size` heavy atoms if that is given. Names in
-    files of `nmln sample` are canonical already and believed, if the first thousand prove to be so by
-    the RDKit at hand.
+    A sample is valid if it is one molecule, with exactly `size` heavy atoms if that is given. Names in
+    files of `nmln sample` are trusted to be canonical if the first thousand are, by the installed RDKit.
     """
     names = _Names(size, processes)
     levels: dict[int | None, _Collected] = {}
@@ -85,23 +84,26 @@ def read_samples(
         for row in parcel:
             levels.setdefault(row.level, _Collected()).add(row, names)
     if not levels:
-        raise InputError(f"there are no samples: {_EMPTY}", str(path))
+        raise InputError(f"there are no samples: {_EMPTY}", str(path), kind="empty")
     attempts = _told_attempts(path) if counted and len(levels) == 1 else None
     found = []
     for level, collected in sorted(levels.items(), key=lambda item: item[0] or 0):
         if collected.tally.attempts > MOST:
             raise InputError(
                 f"the counts add up to {collected.tally.attempts:,}, but at most {MOST:,} attempts can "
-                "be evaluated. Look for a count that is wrong.",
+                "be evaluated. Look for a wrong count.",
                 str(path),
+                kind="size",
             )
         if attempts is not None and attempts < collected.tally.attempts:
             raise InputError(
-                f"this tells of {attempts:,} attempts, but {path.name} beside it counts "
-                f"{collected.tally.attempts:,}. Remove the file that is old.",
+                f"attempts must be at least the {collected.tally.attempts:,} that {path.name} counts, "
+                f"got {attempts:,}. Remove the older of the two files.",
                 str(path.with_name("sampling.json")),
+                token="attempts",
+                kind="conflict",
             )
-        # Of ours, one process's chains stand behind another's: the first k would be those of a few.
+        # Files of `nmln sample` are ordered by process: the first k samples come from few chains.
         counts = collected.tally.close(attempts, ordered=not counted and level is None)
         found.append(Samples(str(path), level, counts, collected.refused()))
     return found
@@ -118,7 +120,7 @@ def read_reference(
     names, collected = _Names(size, processes), _Collected()
     table = _is_table(Path(source))
     if table and column is not None and not _has_column(source, column):
-        column = None  # it is named for the samples; sets may have another
+        column = None  # it names the column of the samples; sets may have another
     lines = stream_smiles(source, table, column=column, cure=_CURE)
     rows = (_Row(number, text) for number, text in lines)
     while parcel := list(islice(rows, _PARCEL)):
@@ -126,16 +128,18 @@ def read_reference(
         for row in parcel:
             collected.add(row, names)
     if not collected.tally.attempts:
-        raise InputError(f"there are no molecules: {_EMPTY}", source)
+        raise InputError(f"there are no molecules: {_EMPTY}", source, kind="empty")
     if not collected.tally.counts:
         reasons = "; ".join(map(str, collected.refused()))
-        raise InputError(f"no line is a molecule that can be used. Dropped: {reasons}.", source)
+        raise InputError(
+            f"no line is a molecule that can be used. Dropped: {reasons}.", source, kind="empty"
+        )
     smiles = frozenset(collected.tally.counts)
     return Reference(source, smiles, frozenset(names.sizes), collected.refused())
 
 
 def locate(path: Path) -> Path:
-    """The file of samples that a path means: itself, or the one in a folder or its `samples`."""
+    """The file of samples at a path: the file itself, or the one in a folder or its `samples`."""
     if not path.is_dir():
         return path
     for folder in (path, path / "samples"):
@@ -146,6 +150,7 @@ def locate(path: Path) -> Path:
         f"this folder has no samples: none of {', '.join(FOLDER)}. Make some (nmln sample), or name "
         "a file.",
         str(path),
+        kind="missing",
     )
 
 
@@ -153,7 +158,7 @@ def locate(path: Path) -> Path:
 
 
 class _Names:
-    """What texts are as molecules; remembers many, and forgets them all when they are too many."""
+    """The canonical names of texts; remembers many, and forgets all of them when there are too many."""
 
     def __init__(self, size: int | None, processes: int) -> None:
         self.size, self.processes = size, processes
@@ -162,7 +167,7 @@ class _Names:
         self._believed: bool | None = None
 
     def learn(self, rows: Iterable[_Row]) -> None:
-        """Look at the texts of rows that are not known yet."""
+        """Parse the texts of rows that are not known yet."""
         if len(self._known) > _REMEMBERED:
             self._known.clear()
         ours: dict[str, None] = {}
@@ -179,7 +184,7 @@ class _Names:
         self._parse(list(others))
 
     def of(self, row: _Row) -> str | Refusal:
-        """The canonical name of a row's molecule, or why it has none."""
+        """The canonical name of a row's molecule, or the reason why it has none."""
         if not row.text:
             return Refusal("nothing", "the place of the SMILES is empty.")
         if row.status is not None and self._believed and row.text not in self._known:
@@ -219,7 +224,7 @@ class _Collected:
         self._refused[found.reason] = (count + row.times, line, detail)
 
     def refused(self) -> tuple[Dropped, ...]:
-        """The most frequent reason first."""
+        """The reasons with their counts, the most frequent first."""
         found = [Dropped(reason, *told) for reason, told in self._refused.items()]
         return tuple(sorted(found, key=lambda drop: (-drop.count, drop.reason)))
 
@@ -228,7 +233,7 @@ class _Collected:
 
 
 def _rows(path: Path, column: str | None) -> tuple[Iterator[_Row], bool]:
-    """The rows of a file, and whether each holds a count instead of an attempt."""
+    """The rows of a file, and whether each is a count instead of an attempt."""
     return _table_rows(path, column) if _is_table(path) else (_line_rows(path), False)
 
 
@@ -241,13 +246,14 @@ def _has_column(source: str, column: str) -> bool:
 
 
 def _is_table(path: Path) -> bool:
-    """By its ending; one that is not known is refused."""
+    """Whether a file is a table, by its suffix; unknown suffixes are refused."""
     if ending := _ending(path):
         return ending in TABLES
     raise InputError(
-        f"molecules come in files that end in {', '.join((*LINES, *TABLES))}, or in these with .gz, "
-        "or in sets with names such as pubchem-10. Rename it, or give such a name.",
+        f"molecules must be in a file that ends in {', '.join((*LINES, *TABLES))}, or in these with "
+        ".gz, or a set such as pubchem-10. Rename the file, or name a set.",
         str(path),
+        kind="unsupported",
     )
 
 
@@ -260,7 +266,7 @@ def _ending(path: Path) -> str:
 
 
 def _line_rows(path: Path) -> Iterator[_Row]:
-    """Comments and a header are looked for above the first molecule only: later, `#C` is an attempt."""
+    """Comments and a header are allowed above the first molecule only: later, `#C` is an attempt."""
     begun = False
     for number, line in enumerate(stream_lines(path), 1):
         words = line.split(maxsplit=1)
@@ -282,9 +288,9 @@ def _table_rows(path: Path, column: str | None) -> tuple[Iterator[_Row], bool]:
         for line, row in table.rows:
             if len(row) <= last:
                 raise InputError(
-                    f"this row has {len(row)} cells, but the first row promises {len(header)}. Repair "
-                    "or remove it.",
-                    str(path), line,
+                    f"a row must have as many cells as the first one, {len(header)}, got {len(row)}. "
+                    "Repair or remove it.",
+                    str(path), line, kind="syntax",
                 )  # fmt: skip
             text = row[smiles].strip()
             if ours:
@@ -302,13 +308,13 @@ def _number(text: str, what: str, path: Path, line: int) -> int:
     digits = text.strip()
     if not digits.isdecimal():
         raise InputError(
-            f"a {what} is a whole number, but this is {text[:_SHOWN]!r}.", str(path), line
+            f"a {what} must be a whole number, got {text[:_SHOWN]!r}.", str(path), line, token=text
         )
     number = int(digits) if len(digits) < 20 else MOST + 1  # int refuses very many digits
     if number > MOST:
         raise InputError(
-            f"a {what} is at most {MOST:,}, but this one has {len(digits):,} digits. Correct it.",
-            str(path), line,
+            f"a {what} must be at most {MOST:,}, got one of {len(digits):,} digits. Correct it.",
+            str(path), line, token=text,
         )  # fmt: skip
     return number
 
@@ -317,19 +323,21 @@ def _status(text: str, path: Path, line: int) -> str:
     if text not in STATUSES:
         known = ", ".join(STATUSES)
         raise InputError(
-            f"a status is one of {known}, but this is {text[:_SHOWN]!r}.", str(path), line
-        )
+            f"a status must be one of {known}, got {text[:_SHOWN]!r}.",
+            str(path), line, token=text, kind="unknown",
+        )  # fmt: skip
     return text
 
 
 def _told_attempts(path: Path) -> int | None:
-    """How many attempts the sampling behind a file of counts took, if that is written beside it."""
+    """The number of attempts behind a file of counts, if `sampling.json` beside it records them."""
     beside = path.with_name("sampling.json")
     if not re.match(r"counts(-\d+)?\.csv", path.name) or not beside.is_file():
         return None
     told = checkpoint.read_json(beside).get("attempts")
     if isinstance(told, int) and told > MOST:
         raise InputError(
-            f"this tells of more than {MOST:,} attempts. Remove it, or correct it.", str(beside)
-        )
+            f"attempts must be at most {MOST:,}, got more. Remove the file, or correct it.",
+            str(beside), token="attempts", kind="size",
+        )  # fmt: skip
     return told if isinstance(told, int) else None

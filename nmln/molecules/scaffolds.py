@@ -1,4 +1,4 @@
-"""A scaffold as evidence: its atoms and all pairs within it are known, the rest is to be sampled."""
+"""A scaffold as evidence: its atoms and all pairs within it are observed, the rest is sampled."""
 
 import torch
 
@@ -10,19 +10,20 @@ from nmln.space import Space
 
 
 def scaffold_evidence(space: Space, scaffold: Scaffold | str) -> Evidence:
-    """What is known of a molecule that contains a scaffold, whose atoms are the first nodes.
+    """The evidence for a molecule that contains a scaffold, whose atoms are the first nodes.
 
-    Observed are the kind of its atoms, whether and how each pair of them is bonded, and that its closed
-    atoms have no bond to other nodes. Potentials do not care which nodes these are, so nothing is lost
-    by the choice; a molecule that contains the scaffold k times has k times the probability.
+    The kinds of its atoms, the bond of each pair of them, and the absence of bonds from its closed
+    atoms to other nodes are observed. Scores do not depend on the numbering, so nothing is lost by the
+    choice of nodes; a molecule that contains the scaffold k times has k times the probability.
     """
     given = parse_scaffold(scaffold) if isinstance(scaffold, str) else scaffold
     kinds, nodes = atoms_of(space)
     size = len(given.atoms)
     if size >= nodes:
         raise InputError(
-            f"the scaffold {given.smiles} has {size} atoms and molecules of this model have {nodes}, so "
-            "that no free atom is left to sample. Take a smaller scaffold or a larger model."
+            f"the scaffold {given.smiles} must have fewer atoms than molecules of this model, {nodes}, "
+            f"got {size}. Use a smaller scaffold or a larger model.",
+            kind="size",
         )
     allowed = torch.ones(space.entries, dtype=torch.bool)
     atom, bond = space.block(ATOM), space.block(BOND)
@@ -35,7 +36,7 @@ def scaffold_evidence(space: Space, scaffold: Scaffold | str) -> Evidence:
         known = range(size) if node in given.open else range(nodes)
         for other in known:
             if other != node:
-                by_bond[pairs[node, other], 1:] = False  # no bond, until one is given
+                by_bond[pairs[node, other], 1:] = False  # no bond, unless the scaffold has one
     for one, other, category in given.bonds:
         by_bond[pairs[one, other]] = False
         by_bond[pairs[one, other], category] = True
@@ -50,4 +51,5 @@ def _kind(name: str, kinds: tuple[str, ...], scaffold: Scaffold) -> int:
         f"the scaffold {scaffold.smiles} has the atom {name}, but this model has only "
         f"{', '.join(kinds)}. {f'Did you mean {alike[0]}?' if alike else 'Use one of these.'}",
         token=name,
+        kind="unknown",
     )

@@ -13,7 +13,7 @@ def smiles_decoder(
 ) -> Callable[[Integer[Tensor, "worlds groups"]], list[str | None]] | None:
     """A function from worlds to canonical SMILES, with None for a world that is not a valid molecule.
 
-    A space of anything but molecules has none.
+    The result is None for a space of anything but molecules.
     """
     if {attribute.name for attribute in space.language} != {"atom", "bond"}:
         return None

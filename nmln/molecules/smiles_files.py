@@ -1,8 +1,8 @@
-"""Files of SMILES: lines found in whatever people save them as, then parsed as they stream by.
+"""Files of SMILES: a stream of lines from text files of many forms, and the molecules in it.
 
-A file may be packed with gzip whatever its name says, begin with a byte order mark, be UTF-16 as
-spreadsheets write it, and have the line ends of any system. What cannot be read is named by line.
-Samples are read by the same lines and tables (`sample_files`), so that a file is the same everywhere.
+A file may be packed with gzip regardless of its name, start with a byte order mark, be UTF-16 as
+spreadsheets write it, and have the line ends of any system. Errors name the line that cannot be read.
+Samples are read by the same functions (`sample_files`), so that a file means the same everywhere.
 """
 
 import csv
@@ -21,25 +21,25 @@ from nmln.molecules.chemistry import PARCEL, Molecule, Refusal, parse_all, start
 
 SUFFIXES = (".smi", ".smi.gz", ".csv", ".csv.gz")
 
-# Told how much of a known or unknown whole is done, in bytes.
+# Called with the number of bytes done and the total, if that is known.
 Watch = Callable[[int, int | None], None]
 
 _Item = TypeVar("_Item")
 _DELIMITERS = (",", "\t", ";")
-_STRAY = re.compile("[\udc80-\udcff]")  # bytes that are no UTF-8, as `surrogateescape` marks them
+_STRAY = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as `surrogateescape` marks them
 _CONTROL = re.compile("[\0-\x08\x0e-\x1f]")
-_CURE = "Name the one with the molecules smiles."
+_CURE = "Rename the one with the molecules to smiles."
 _SHOWN, _LONGEST = 20, 40  # columns in a message, and letters of each
 _PARCELS = 16  # on their way to the workers at a time, which bounds the memory
 _LARGE, _RATIO = (
     10**9,
     500,
 )  # characters that a file may unpack to: so many, or so many times its size
-_WORTH = 16  # parcels a worker below which it takes longer to start than to do without
+_WORTH = 16  # parcels per worker; with fewer, starting the worker takes longer than it saves
 
 
 def read_smiles(path: str | Path) -> list[tuple[int, str]]:
-    """The numbered SMILES of a `.smi` or `.csv` file, plain or with `.gz`, not yet looked at."""
+    """The numbered SMILES of a `.smi` or `.csv` file, plain or with `.gz`, not yet parsed."""
     return list(stream_smiles(path))
 
 
@@ -53,16 +53,17 @@ def stream_smiles(
 ) -> Iterator[tuple[int, str]]:
     """The numbered SMILES of a file, one at a time; `most` bounds the file as in `stream_lines`.
 
-    A `.smi` line may have a name after white space; lines that begin with `#` are skipped. A `.csv`
+    A `.smi` line may have a name after white space; lines that start with `#` are skipped. A `.csv`
     file is a `table`, see `stream_table`. Blank lines are skipped.
     """
     name = str(path).lower()
     if table is None:
         if not name.endswith(SUFFIXES):
             raise InputError(
-                f"molecules come in files that end in {', '.join(SUFFIXES)}, or in sets with names "
-                "such as pubchem-9. Rename it, or give such a name.",
+                f"molecules must be in a file that ends in {', '.join(SUFFIXES)}, or a set such as "
+                "pubchem-9. Rename the file, or name a set.",
                 str(path),
+                kind="unsupported",
             )
         table = ".csv" in name[-7:]
     if table:
@@ -71,9 +72,9 @@ def stream_smiles(
 
 
 class Table(NamedTuple):
-    """A table whose rows stream by, each with the line that it begins in; `column` has the SMILES.
+    """A table as a stream of rows, each with its first line number; `column` has the SMILES.
 
-    `header` names the columns, in lower case; it is empty if the first row is one of molecules.
+    `header` names the columns, in lower case; it is empty if the first row is a molecule.
     """
 
     header: tuple[str, ...]
@@ -88,11 +89,11 @@ def stream_table(
     cure: str = _CURE,
     most: int | None = None,
 ) -> Table:
-    """A file of cells that are parted by commas, tabs or semicolons.
+    """A file of cells that are separated by commas, tabs or semicolons.
 
-    The SMILES are in the column of that name, or under a header `smiles` in any case (or something
-    that has it in it); without a header they are in the first. Blank lines are skipped, and so are
-    lines that begin with `#` above the header. A `cure` says what to do where there is no such column.
+    The SMILES are in the named column, or in the one whose header is or contains `smiles`, in any case;
+    without a header they are in the first. Blank lines and lines that start with `#` above the header
+    are skipped. The error for a missing column ends with `cure`.
     """
     lines, source = stream_lines(path, watch, most), str(path)
     wanted = None if column is None else column.strip().lower()
@@ -107,9 +108,9 @@ def stream_table(
 def parse_stream(
     lines: Iterable[tuple[int, str]], processes: int = 1
 ) -> Iterator[tuple[int, Molecule | Refusal]]:
-    """Each line with its molecule, in order; a few parcels at a time are kept in memory.
+    """Each line with its molecule, in order; only a few parcels are in memory at a time.
 
-    With several `processes`, workers are started once there is enough to be worth it.
+    With several `processes`, workers are started if there are enough lines.
     """
     parcels = _batches(lines, PARCEL)
     if processes > 1:
@@ -144,10 +145,10 @@ def _numbered(
 def stream_lines(
     path: str | Path, watch: Watch | None = None, most: int | None = None
 ) -> Iterator[str]:
-    """The lines of a text file, each with its line end, which is that of Unix whatever the file has.
+    """The lines of a text file, each with its line end converted to that of Unix.
 
-    A file that unpacks to more than `most` characters is refused; without a limit, one that unpacks to
-    over 1 GB and over 500 times its size.
+    A file that unpacks to more than `most` characters is refused; by default, one that unpacks to more
+    than 1 GB and more than 500 times its size.
     """
     number, read, path = 0, 0, Path(path)
     check_readable(path)
@@ -178,13 +179,15 @@ def stream_lines(
             if watch is not None:
                 watch(total, total)
     except FileNotFoundError:
-        raise InputError("there is no such file. Check the path.", str(path)) from None
+        raise InputError(
+            "there is no such file. Check the path.", str(path), kind="missing"
+        ) from None
     except IsADirectoryError:
         raise InputError("this is a directory. Name a file in it.", str(path)) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         after = f", after line {number:,}" if number else ""
         raise InputError(
-            f"this is no whole gzip file: {str(error).rstrip('.')}{after}. Fetch or pack it again.",
+            f"this is not a whole gzip file: {str(error).rstrip('.')}{after}. Fetch or pack it again.",
             str(path),
             kind="gzip",
         ) from None
@@ -197,14 +200,14 @@ def stream_lines(
 
 
 def _unpacked(raw: io.BufferedReader, path: Path) -> io.BufferedReader | gzip.GzipFile:
-    """The bytes of a file, unpacked if they begin as gzip does, whatever the name says."""
+    """The bytes of a file, unpacked if they start like gzip, regardless of the name."""
     magic = raw.peek(2)[:2]
     if magic == b"\x1f\x8b":
         return gzip.GzipFile(fileobj=raw)
     if magic and path.name.lower().endswith(".gz"):
         raise InputError(
-            "this is no whole gzip file, though its name ends in .gz. Take .gz off its name if it "
-            "is plain text.",
+            "this is not a whole gzip file, though its name ends in .gz. Remove .gz from its name if "
+            "it is plain text.",
             str(path),
             kind="gzip",
         )
@@ -239,7 +242,7 @@ def _first_words(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def is_header(word: str) -> bool:
-    """Whether this names a column of SMILES: it ends so, in any case."""
+    """Whether this names a column of SMILES: it ends in `smiles`, in any case."""
     return word.strip().lower().endswith("smiles")
 
 
@@ -268,7 +271,7 @@ def _rows(
     """The rows below the header; the first of the `lines` is number `start`."""
     column = layout.column
     reader = csv.reader(lines, delimiter=layout.delimiter, strict=True)
-    end = 0  # a quoted cell may run over several lines: a row begins where the last one ended
+    end = 0  # a quoted cell may span several lines: a row starts where the last one ended
     try:
         for row in reader:
             before, end = end, reader.line_num
@@ -278,7 +281,7 @@ def _rows(
                 raise InputError(
                     "the cell with the SMILES runs over several lines. Look for a quotation mark "
                     "too many.",
-                    source, start + before,
+                    source, start + before, kind="syntax",
                 )  # fmt: skip
             yield start + before, row
     except csv.Error as error:
@@ -291,10 +294,10 @@ def _layout(line: str, wanted: str | None, source: str, number: int, cure: str) 
     for mark in _DELIMITERS:
         try:
             split.append((mark, next(csv.reader([line], delimiter=mark))))
-        except csv.Error as error:  # too long a cell, which another delimiter may part
+        except csv.Error as error:  # too long a cell, which another delimiter may divide
             if mark == _DELIMITERS[-1] and not split:
                 raise _no_table(error, source, number) from None
-    split.sort(key=lambda one: -len(one[1]))  # the delimiter is what parts most cells
+    split.sort(key=lambda one: -len(one[1]))  # the delimiter is the one that gives most cells
     named = [(mark, _names(cells)) for mark, cells in split]
     known = ("smiles".__eq__, "canonical_smiles".__eq__, is_header, _names_smiles)
     for fits in known if wanted is None else (wanted.__eq__,):
@@ -321,7 +324,7 @@ def _layout(line: str, wanted: str | None, source: str, number: int, cure: str) 
 
 
 def _is_comment(line: str, wanted: str | None) -> bool:
-    """A line that begins with # is one, unless it is a header: `#,smiles` or `#smiles,count`."""
+    """Whether a line is a comment: it starts with #, and is not a header such as `#smiles,count`."""
     if not line.startswith("#"):
         return False
     fits = is_header if wanted is None else wanted.__eq__
@@ -333,7 +336,7 @@ def _is_comment(line: str, wanted: str | None) -> bool:
 
 
 def _names(cells: list[str]) -> tuple[str, ...]:
-    """The cells of a header in lower case, without a # at its beginning."""
+    """The cells of a header in lower case, without a leading #."""
     first, *others = (cell.strip().lower() for cell in cells)
     return (first.lstrip("#").strip(), *others)
 
@@ -355,5 +358,5 @@ def _show(cells: list[str]) -> str:
 def _no_table(error: csv.Error, source: str, line: int) -> InputError:
     return InputError(
         f"this is not comma-separated text: {error}. Look for a quotation mark too many or too few.",
-        source, line,
+        source, line, kind="syntax",
     )  # fmt: skip

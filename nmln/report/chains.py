@@ -1,4 +1,4 @@
-"""How the chains behind samples behaved: a part of a page, made from what was kept of a judgement."""
+"""The behaviour of the chains behind samples, as a part of a page, made from chains.json."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -16,7 +16,7 @@ _RARE = 0.1  # swaps below this are drawn as a warning
 
 
 def chains_html(findings: Sequence[str], judged: Mapping[str, Any], names: Sequence[str]) -> Html:
-    """How the chains behaved, in words, numbers and two pictures; `judged` is what chains.json says."""
+    """The behaviour of the chains in words, numbers and two plots; `judged` is from chains.json."""
     if not judged:
         return page.paragraph("There were too few sweeps to judge the chains.")
     verdict = (

@@ -1,4 +1,4 @@
-"""The curves of a run of training against its steps: which panels there are, and how each is drawn."""
+"""The curves of a training run against its steps: the choice of panels, and the drawing of each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 _COUNTERS = ("seconds", "evaluations")  # they only grow: facts, not curves
 _MOST_RAW, _MOST_SMOOTH = 300, 200  # points of a line; more would not be seen
-_WINDOWS = 40  # a running mean is over one part in so many
+_WINDOWS = 40  # a running mean is over one part in this many
 _LINES = ("-", "--", ":", "-.")
 
 
 @dataclass(frozen=True)
 class Levels:
-    """What levels are called: those that are trained, and those that chains run at."""
+    """The names of the levels that are trained, and of those that chains run at."""
 
     trained: tuple[str, ...]
     chains: tuple[str, ...]
     kind: str = "rate"
 
     def names(self, curve: Curve) -> list[str]:
-        """What the numbers of a list are of: levels, or pairs of neighbours; numbered if unknown."""
+        """The names of the numbers of a list: levels, or pairs of neighbours; numbered if unknown."""
         pairs = [f"{one} | {other}" for one, other in pairwise(self.chains)]
         if curve.name == "swaps" and curve.width == len(pairs):
             return pairs
@@ -76,14 +76,14 @@ _TITLES = {
     "effective_share": "Share of chains that count, by their weights",
 }
 OF_WORLDS = ("valid", "known", "unique", "novel", "normalised")
-"""Shares of the worlds at the target that training or another part of the program may tell."""
+"""Shares of the worlds at the target that training or another part of the program may report."""
 
 _FIRST = ("gap", "gradient", "acceptance", "moved", "swaps")
 _LAST = ("score", "learning_rate", "effective_share")
 
 
 def panels_of(history: History, levels: Levels) -> list[Panel]:
-    """A panel for every metric, known or not; shares of the worlds at the target are in one."""
+    """One panel per metric, known or not; shares of the worlds at the target are in one panel."""
     drawn = {
         name: curve
         for name, curve in history.curves.items()
@@ -99,7 +99,7 @@ def panels_of(history: History, levels: Levels) -> list[Panel]:
 
 
 def is_constant(curve: Curve) -> bool:
-    """Whether a curve would be a straight line: a fact, and nothing to draw."""
+    """Whether a curve is constant: then it is listed as a fact and not drawn."""
     known = curve.name in (*_FIRST, *OF_WORLDS, "learning_rate")
     return not known and len(curve.numbers) > 1 and bool((curve.numbers == curve.numbers[0]).all())
 
@@ -130,7 +130,7 @@ def _words(name: str) -> str:
 
 
 def paint_panel(axes: "Axes", panel: Panel) -> None:
-    """Draw the lines: the running mean on top of what was told, which is faint where it is noisy."""
+    """Draw the lines: the running mean on top of the recorded numbers, which are faint if noisy."""
     colours = level_colours(len(panel.lines)) if panel.ordered else _apart(len(panel.lines))
     smoothed = []
     for number, (line, colour) in enumerate(zip(panel.lines, colours, strict=True)):
@@ -165,7 +165,7 @@ def paint_panel(axes: "Axes", panel: Panel) -> None:
 
 
 def _mark(axes: "Axes", scale: str) -> None:
-    """Ticks that are read at a glance, few enough for a small plot."""
+    """Set ticks that are easy to read, few enough for a small plot."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -190,7 +190,7 @@ def _beside_gaps(numbers: Float[np.ndarray, " told"]) -> np.ndarray:
 
 
 def _limits(panel: Panel, smoothed: list[np.ndarray]) -> tuple[float, float] | None:
-    """What the axis spans: all means, and all but the wildest of the numbers behind them."""
+    """The limits of the axis: all means, and all but the most extreme of the recorded numbers."""
     told = np.concatenate([line.numbers for line in panel.lines])
     told = told[np.isfinite(told)]
     means = np.concatenate(smoothed)
@@ -207,7 +207,7 @@ def _limits(panel: Panel, smoothed: list[np.ndarray]) -> tuple[float, float] | N
 
 
 def _legend(axes: "Axes", panel: Panel) -> None:
-    """Below the axes, where it hides nothing, in as many columns as fit."""
+    """Put the legend below the axes, where it hides nothing, in as many columns as fit."""
     longest = max(len(line.label) for line in panel.lines)
     axes.legend(
         loc="upper left",

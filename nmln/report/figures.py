@@ -1,4 +1,4 @@
-"""How figures look and how they are kept: one style, and files that repeat byte for byte.
+"""The style of figures, and their files, which are the same byte for byte for the same content.
 
 Matplotlib (of the extra `report`) is imported only when something is drawn; nothing is shown and no
 global figure is opened.
@@ -34,7 +34,7 @@ COLOURS = {
     "tempering": "#D55E00",
     "single": "#7A7A7A",
 }
-"""What each method is drawn in; they stay apart for colour-blind readers and in grey."""
+"""The colour of each method; colour-blind readers can distinguish them, also in grey."""
 
 STYLE: dict[Any, Any] = {  # the keys are a type of matplotlib's own
     "font.family": "DejaVu Sans",  # comes with matplotlib, so figures are the same everywhere
@@ -56,7 +56,7 @@ STYLE: dict[Any, Any] = {  # the keys are a type of matplotlib's own
     "legend.fontsize": 8,
     "figure.constrained_layout.w_pad": 0.07,
     "savefig.dpi": 200,
-    "svg.hashsalt": "nmln",  # otherwise the names inside an SVG are drawn by chance
+    "svg.hashsalt": "nmln",  # otherwise the names inside an SVG are random
     "svg.fonttype": "path",
 }
 
@@ -75,7 +75,7 @@ def draw(
 
 
 def panel(paint: Callable[["Axes"], None], size: tuple[float, float] = PANEL) -> str:
-    """One plot as SVG to be put into a page, on a ground that shows through; its text stays text."""
+    """One plot as SVG for a page, on a transparent background; its text stays text."""
     with matplotlib.rc_context({**STYLE, "svg.fonttype": "none"}):
         figure = _blank(size)
         paint(figure.add_subplot())
@@ -89,7 +89,7 @@ def panel(paint: Callable[["Axes"], None], size: tuple[float, float] = PANEL) ->
 
 
 def literal(text: str) -> str:
-    """Text that a figure shows as it is: a dollar sign would begin a formula.
+    """Text that a figure shows as it is: a dollar sign would start a formula.
 
     Control characters, which no font has, are shown as escapes.
     """

@@ -1,4 +1,4 @@
-"""What the curves of a run of training say, in sentences."""
+"""Findings from the curves of a training run, in sentences."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -20,14 +20,14 @@ _DRIFT_NATS = 0.5
 
 
 class Finding(NamedTuple):
-    """A sentence, and whether it asks for something to be done."""
+    """A sentence, and whether it asks for action."""
 
     text: str
     warning: bool = False
 
 
 def findings_of(history: History, levels: Levels, clip: float = 0.0) -> list[Finding]:
-    """What there is to say, from the last fifth of a run where nothing else is said."""
+    """All findings, from the last fifth of a run unless a sentence says otherwise."""
     found = [Finding(note, True) for note in history.notes]
     curves = history.curves
     if "swaps" in curves:
@@ -105,7 +105,7 @@ def _gap(curve: Curve, levels: Levels) -> list[Finding]:
 
 
 def drifted(numbers: Float[np.ndarray, " told"]) -> tuple[float, float] | None:
-    """Where a curve came from and got to in its second half, if it went away from 0 beyond its noise.
+    """The ends of the second half of a curve, if it moved away from 0 by more than its noise.
 
     A straight line through the means of ten blocks must rise by half a nat and by four times the error
     of its slope.
@@ -125,7 +125,7 @@ def drifted(numbers: Float[np.ndarray, " told"]) -> tuple[float, float] | None:
 
 
 def _clipped(curve: Curve, levels: Levels, clip: float) -> list[Finding]:
-    """A gradient that is nearly always cut is one whose size no longer counts."""
+    """Report gradients that are nearly always clipped, so that their size no longer matters."""
     late = curve.late()
     finite = np.isfinite(late)
     cut = (np.where(finite, late, 0) > clip).sum(0).tolist()
@@ -172,5 +172,5 @@ def means(curve: Curve) -> list[float]:
 
 
 def _percent(share: float) -> str:
-    """Whole percent, with a digit more where there is little."""
+    """Whole percent, with one more digit for small shares."""
     return f"{100 * share:.1f} %" if 0 < share < 0.01 else f"{100 * share:.0f} %"

@@ -1,4 +1,4 @@
-"""The metrics of a run, read back from its JSON lines: one curve for every name that lines mention."""
+"""The metrics of a run, read from its JSON lines: one curve for every name that occurs in a line."""
 
 import json
 from array import array
@@ -19,33 +19,33 @@ _MOST = 1e100  # sums and scales of anything larger are not finite
 
 @dataclass(frozen=True)
 class Curve:
-    """One metric at the steps where it was told; NaN where it was no finite number."""
+    """One metric at the steps where it was recorded; NaN where it was not a finite number."""
 
     name: str
-    rows: Int[np.ndarray, " told"]  # which lines of the history told it
+    rows: Int[np.ndarray, " told"]  # the lines of the history that have it
     steps: Int[np.ndarray, " told"]
     numbers: Float[np.ndarray, "told width"]
-    listed: bool  # a number for each level or pair, not one for all
+    listed: bool  # one number per level or pair, not one for all
 
     @property
     def width(self) -> int:
         return self.numbers.shape[1]
 
     def late(self, share: float = 0.2) -> Float[np.ndarray, "late width"]:
-        """The last part of the curve: what a run has come to."""
+        """The last part of the curve, by default the last fifth."""
         return self.numbers[-max(1, round(share * len(self.numbers))) :]
 
 
 @dataclass(frozen=True)
 class History:
-    """All curves of a run, in the order in which lines first mention them."""
+    """All curves of a run, in the order of their first lines."""
 
     steps: Int[np.ndarray, " lines"]
     curves: dict[str, Curve]
     notes: tuple[str, ...] = ()  # what was wrong with the file
 
     def last(self, name: str) -> float | None:
-        """The last number that one for all levels was told, if there is any."""
+        """The last number of a metric that has one for all levels, if there is any."""
         curve = self.curves.get(name)
         return None if curve is None or curve.listed else float(curve.numbers[-1, 0])
 
@@ -61,9 +61,9 @@ class _Column:
 def read_history(path: str | Path) -> History:
     """The curves in a file of JSON lines, each with a step.
 
-    A last line that is cut off, as a killed run leaves it, is left out and noted; any other damage ends
-    with an error that names the line. Where a run went back, the later lines count. Texts, truth values
-    and tables in a line are passed over.
+    A last line that is cut off, as a killed run leaves it, is left out and noted; any other damage is
+    an error that names the line. Where a run went back, the later lines count. Strings, Booleans and
+    tables in a line are ignored.
     """
     steps, columns = array("q"), dict[str, _Column]()
     broken: InputError | None = None
@@ -75,19 +75,26 @@ def read_history(path: str | Path) -> History:
         try:
             content = json.loads(line)
         except (ValueError, RecursionError) as error:  # also of numbers with very many digits
-            broken = InputError(f"this is not JSON: {error}.", str(path), number)
+            broken = InputError(f"this is not JSON: {error}.", str(path), number, kind="syntax")
             continue
         step = content.get("step") if isinstance(content, dict) else None
         if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 2**63:
             raise InputError(
-                "a line of metrics needs a whole number as its step.", str(path), number
+                "a line of metrics needs a whole number as its step.",
+                str(path),
+                number,
+                token="step",
             )
         for name, value in content.items():
             if name != "step":
                 _tell(columns, name, value, len(steps), (str(path), number))
         steps.append(step)
     if not steps:
-        raise InputError("no step of this run is told of yet: there is nothing to draw.", str(path))
+        raise InputError(
+            "no step of this run is recorded yet: there is nothing to draw.",
+            str(path),
+            kind="empty",
+        )
     note = f"The last line of {Path(path).name} is cut off and was left out."
     return _history(np.array(steps, dtype=np.int64), columns, () if broken is None else (note,))
 
@@ -95,7 +102,7 @@ def read_history(path: str | Path) -> History:
 def _tell(
     columns: dict[str, _Column], name: str, value: object, row: int, place: tuple[str, int]
 ) -> None:
-    if value is None:  # a number that was not finite; before any other, nobody knows how many
+    if value is None:  # a number that was not finite; the width is unknown before the first line
         if name not in columns:
             return
         value = [None] * columns[name].width if columns[name].listed else None
@@ -106,16 +113,18 @@ def _tell(
     column = columns.setdefault(name, _Column(listed, len(numbers)))
     if (column.listed, column.width) != (listed, len(numbers)):
         raise InputError(
-            f"{name} has {len(numbers)} numbers here, but {column.width} in the lines before. Is this "
-            "file of two runs? Keep the lines of one.",
+            f"{name} must have {column.width} numbers as in the lines before, got {len(numbers)}. If "
+            "the file has lines of two runs, keep those of one.",
             *place,
+            token=name,
+            kind="conflict",
         )
     column.rows.append(row)
     column.numbers.extend(one for one in numbers if one is not None)
 
 
 def _number(value: object) -> float | None:
-    """A number as a line may hold it, NaN if it cannot be drawn; nothing if it is something else."""
+    """A value of a line as a number, NaN if it cannot be drawn; None if it is not a number."""
     if value is None:
         return nan
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -127,7 +136,7 @@ def _history(
     steps: Int[np.ndarray, " lines"], columns: dict[str, _Column], notes: tuple[str, ...]
 ) -> History:
     kept = _not_repeated(steps)
-    moved = np.cumsum(kept) - 1  # where a kept line stands among the kept ones
+    moved = np.cumsum(kept) - 1  # the position of a kept line among the kept ones
     curves = {}
     for name, column in columns.items():
         rows = np.array(column.rows, dtype=np.int64)
@@ -149,7 +158,7 @@ def _not_repeated(steps: Int[np.ndarray, " lines"]) -> Bool[np.ndarray, " lines"
 
 
 def table(history: History, names: dict[str, list[str]]) -> Iterator[str]:
-    """All numbers as CSV, a line for each step; `names` says what the columns of a list are called."""
+    """All numbers as CSV, one line per step; `names` gives the names of the columns of a list."""
     head, columns = ["step"], [np.empty((len(history.steps), 0))]
     for curve in history.curves.values():
         whole = np.full((len(history.steps), curve.width), nan)
@@ -180,7 +189,7 @@ def smooth(numbers: Float[np.ndarray, " told"], window: int) -> Float[np.ndarray
 
 
 def extremes(numbers: Float[np.ndarray, " told"], most: int) -> Int[np.ndarray, " shown"]:
-    """Places of about `most` numbers that show as much as all: lowest and highest of each stretch.
+    """Places of about `most` numbers that represent all: the lowest and highest of each stretch.
 
     A stretch without any finite number keeps one, which leaves the gap in the curve.
     """

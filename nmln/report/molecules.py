@@ -60,12 +60,12 @@ tr.target td small { font-weight: 400 }
   .legend i { filter: invert(1) hue-rotate(180deg) brightness(1.1) }
 }
 """
-"""What a page with these parts adds to the common style."""
+"""The style that a page with these parts adds to the common style."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A molecule of a gallery: how often it came, and where else it is found."""
+    """A molecule of a gallery: its count, and the set that contains it."""
 
     smiles: str
     count: int
@@ -80,7 +80,7 @@ def most_frequent(
     *,
     new: bool = False,
 ) -> list[Shown]:
-    """The molecules that came most often, or of those the ones that were not trained on."""
+    """The most frequent molecules, or the most frequent ones outside the training set."""
 
     def where(smiles: str) -> str:
         if smiles in train:
@@ -112,7 +112,7 @@ def _card(one: Shown) -> str:
 
 
 def tiles(target: LevelEvaluation) -> Html:
-    """What the target level's samples are worth, in four numbers with their denominators."""
+    """The quality of the target level's samples, in four numbers with their denominators."""
     found = target.found
     known = found.known_train
     shown = [
@@ -147,7 +147,7 @@ def tiles(target: LevelEvaluation) -> Html:
 
 
 def level_findings(levels: Sequence[LevelEvaluation]) -> tuple[list[str], list[str]]:
-    """What the levels say: what is well, and what is not."""
+    """Findings on the levels: the good ones, and the problems."""
     well: list[str] = []
     wrong: list[str] = []
     target = levels[-1]
@@ -179,7 +179,7 @@ def level_findings(levels: Sequence[LevelEvaluation]) -> tuple[list[str], list[s
 
 
 def levels_html(levels: Sequence[LevelEvaluation]) -> Html:
-    """A table of all levels with intervals, and the two numbers that should rise as pictures."""
+    """A table of all levels with intervals, and plots of the two numbers that should rise."""
     rank = levels[-1].rank
     names = [one.name for one in levels]
     paints = [
@@ -252,7 +252,7 @@ def percent(share: float) -> str:
 
 
 def interval(found: Estimate, scale: float = 100) -> str:
-    """A range in brackets, or nothing where there is none."""
+    """A range in brackets, or an empty string if there is none."""
     told = _range(found, scale, 1)
     return f"[{told}]" if told else ""
 
@@ -287,7 +287,7 @@ def _paint_estimates(
 
 
 def recall_html(levels: Sequence[LevelEvaluation], known: int) -> Html:
-    """The recall curves of all levels; `known` is how many molecules both sets have together."""
+    """The recall curves of all levels; `known` is the number of molecules in both sets together."""
     test, train = levels[-1].found.test.size, levels[-1].found.train.size
     colours = level_colours(len(levels))
     longest = longest_ranking(one.found for one in levels)
@@ -335,7 +335,7 @@ def _hex(colour: Any) -> str:
     return to_hex(colour)
 
 
-# What others put around them.
+# Sections for pages.
 
 
 def sections(
@@ -346,7 +346,7 @@ def sections(
     new: int = 28,
     overall: int = 7,
 ) -> list[Section]:
-    """All that can be said of the samples themselves, the main numbers first."""
+    """All sections about the samples themselves, the main numbers first."""
     target = levels[-1]
     well, wrong = level_findings(levels)
     verdict = [page.bad(wrong)] if wrong else []

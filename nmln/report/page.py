@@ -1,6 +1,6 @@
-"""One self-contained HTML page: sections in a common shell, with nothing to fetch and no script.
+"""One self-contained HTML page: sections in a common frame, with nothing to fetch and no script.
 
-It reads well on a laptop and on a phone, in light and in dark. All text is escaped unless it is `Html`.
+It is readable on a laptop and on a phone, in light and dark mode. Text is escaped unless it is `Html`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-# Whatever slips through the escaping is not run, fetched or sent: a page needs styles and nothing else.
+# If a text is left unescaped by mistake, it is still not run, fetched or sent: a page needs only styles.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 class Html(str):
-    """Text that is HTML already; any other text is escaped where it meets the page."""
+    """Text that is HTML already; any other text is escaped when it is added to the page."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page. Whoever has something to show makes one, and the page puts them in order."""
+    """A part of a page; a page shows its sections in the given order."""
 
     title: str
     html: Html
@@ -83,7 +83,7 @@ def bullets(texts: Iterable[str]) -> Html:
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Html:
-    """A table of names and what they are."""
+    """A table of names and values."""
     rows = (
         f"<tr><th scope='row'>{markup(name)}</th><td>{markup(value)}</td></tr>"
         for name, value in pairs
@@ -108,7 +108,7 @@ def cards(parts: Iterable[tuple[str, Html]]) -> Html:
 
 
 def panels(paints: Iterable[Callable[["Axes"], None]]) -> Html:
-    """Plots of their own, as many side by side as the screen has room for."""
+    """Separate plots, as many side by side as the screen has room for."""
     drawn = (f"<figure>{panel(paint)}</figure>" for paint in paints)
     return Html(f"<div class='panels'>{''.join(drawn)}</div>")
 
@@ -117,7 +117,7 @@ def _items(texts: Iterable[str]) -> str:
     return "".join(f"<li>{markup(text)}</li>" for text in texts)
 
 
-# In the dark a plot is turned inside out: light lines stay apart on a dark ground and keep their hue.
+# In dark mode a plot is inverted: lines become light on a dark background and keep their hue.
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1f2328; --quiet: #59636e; --paper: #ffffff;
   --line: #d8dee4; --soft: #f4f6f8; --good: #e8f3fa; --good-edge: #0072b2; --bad: #fdf1e7;

@@ -1,4 +1,4 @@
-"""One plot for every diagnostic of a run. Each takes axes of the caller's and draws into them."""
+"""One plot for every diagnostic of a run. Each function draws into the given axes."""
 
 from math import isnan
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ def plot_barrier(axes: "Axes", found: Diagnostics) -> None:
 
 
 def plot_acceptance(axes: "Axes", found: Diagnostics) -> None:
-    """The acceptance of every kernel, and how many moves changed the world."""
+    """The acceptance of every kernel, and the share of moves that changed the world."""
     for kernel, levels in found.acceptance.items():
         axes.plot(range(found.levels), levels, marker="o", label=kernel)
     axes.plot(
@@ -50,7 +50,7 @@ def plot_acceptance(axes: "Axes", found: Diagnostics) -> None:
 
 
 def plot_journeys(axes: "Axes", found: Diagnostics) -> None:
-    """Where the walkers of the first replica stood; one that has been at both ends did its work."""
+    """The levels of the walkers of the first replica; a walker should visit both ends."""
     walkers = found.recording.walkers[-400:]
     where = np.argsort(walkers, axis=1)
     first = len(found.recording.walkers) - len(walkers)
@@ -106,7 +106,7 @@ def plot_scores(axes: "Axes", found: Diagnostics) -> None:
 
 
 def plot_effective_sizes(axes: "Axes", found: Diagnostics) -> None:
-    """Effective samples a second of every statistic; hollow where the chains have not mixed."""
+    """Effective samples per second of every statistic; hollow where the chains have not mixed."""
     for name, levels in found.mixing.items():
         sizes = [one.ess_per_second for one in levels]
         (line,) = axes.plot(range(found.levels), sizes, label=name)
@@ -131,14 +131,14 @@ def plot_rhat(axes: "Axes", found: Diagnostics) -> None:
 
 
 def plot_hops(axes: "Axes", found: Diagnostics) -> None:
-    """How many worlds change in a second at every level."""
+    """The number of changes of worlds per second at every level."""
     axes.bar(range(found.levels), found.hops_per_second, color=_GOOD, width=0.7)
     _mark_levels(axes, found)
     axes.set_title("Hops a second")
 
 
 def level_names(found: Diagnostics) -> list[str]:
-    """Levels are called by their rate or temperature, where these are known."""
+    """The names of the levels: their rates or temperatures if these are known."""
     if found.rates is None:
         return [str(level) for level in range(found.levels)]
     return [f"{rate:.3g}" for rate in found.rates]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#222222")
-"""Okabe and Ito's, which stay apart for colour-blind readers; where they run out, dashes begin."""
+"""The palette of Okabe and Ito, safe for colour-blind readers; further curves are dashed."""
 
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
 _GREY = "#777777"
@@ -25,7 +25,7 @@ _GREY = "#777777"
 class _Panel:
     title: str
     curve: Callable[[Evaluation], RecallCurve]
-    ranked: int  # how many known molecules can be in the ranking
+    ranked: int  # the number of known molecules that can be in the ranking
 
 
 def write_recall(
@@ -62,7 +62,7 @@ def paint_recall(figure: "Figure", found: Sequence[tuple[str, Evaluation]], know
 
 
 def longest_ranking(found: Iterable[Evaluation]) -> int:
-    """How far the axis of ranks goes."""
+    """The last rank on the axis."""
     return max(10, *(one.samples.unique for one in found))
 
 
@@ -73,15 +73,15 @@ def paint_curves(
     longest: int,
     colours: Sequence[Any] = COLOURS,
 ) -> None:
-    """Curves of one set with names, below all that can be found, beside what even drawing would find.
+    """The named curves of one set, with its size and the curve of uniform draws for comparison.
 
-    `ranked` is how many known molecules can be in the ranking.
+    `ranked` is the number of known molecules that can be in the ranking.
     """
     _reference(axes, lines[0][1].size, ranked, longest)
     for number, (name, curve) in enumerate(lines):
         _line(axes, curve, number, name, colours)
     axes.set_xscale("log")
-    axes.set_yscale("symlog", linthresh=1, linscale=0.4)  # zero has a place too
+    axes.set_yscale("symlog", linthresh=1, linscale=0.4)  # zero is shown too
     axes.set_xlim(1, longest)
     axes.set_ylim(bottom=0)
     _plain_ticks(axes)
@@ -100,7 +100,7 @@ def _line(axes: "Axes", curve: RecallCurve, number: int, name: str, colours: Seq
 
 
 def _reference(axes: "Axes", size: int, ranked: int, longest: int) -> None:
-    """All that can be found, and what drawing from the known molecules would find."""
+    """The size of the set, and the curve of uniform draws from the known molecules."""
     across = np.unique(np.geomspace(1, longest, 400))
     most = np.minimum(across, size)
     axes.plot(across, most, color=_GREY, linewidth=1, linestyle=":", label="all that can be found")
@@ -112,7 +112,7 @@ def _reference(axes: "Axes", size: int, ranked: int, longest: int) -> None:
 
 
 def _plain_ticks(axes: "Axes") -> None:
-    """1,000 is easier to read than a power of ten."""
+    """Write ticks as 1,000, which is easier to read than a power of ten."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     plain = FuncFormatter(lambda value, _: f"{value:,.0f}")

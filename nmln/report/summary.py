@@ -1,4 +1,4 @@
-"""One page that says how well a run mixes: sentences first, then numbers, then plots."""
+"""One page that shows how well a run mixes: sentences first, then numbers, then plots."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Plot = Callable[["Axes", Diagnostics], None]
 
 LADDER: tuple[Plot, ...] = (plots.plot_swaps, plots.plot_barrier, plots.plot_round_trips)
-"""What only a ladder of several levels has."""
+"""Plots that only a ladder of several levels has."""
 
 ALWAYS: tuple[Plot, ...] = (
     plots.plot_acceptance,

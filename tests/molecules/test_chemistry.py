@@ -334,5 +334,5 @@ def test_several_processes_give_the_same_answers_in_the_same_order(
 
 @pytest.mark.parametrize("arguments", [{"processes": 0}, {"most": -1}])
 def test_a_decoder_without_room_or_processes_is_refused(arguments: dict[str, int]) -> None:
-    with pytest.raises(InputError, match="at least one process"):
+    with pytest.raises(InputError, match="processes must be at least 1"):
         Decoder(PUBCHEM.space, **arguments)

@@ -143,14 +143,14 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         load(tmp_path / "absent.smi")
     with pytest.raises(InputError, match="no such file"):
         load(tmp_path / "absent.smi.gz")
-    with pytest.raises(InputError, match=r"end in \.smi, .*pubchem-9"):
+    with pytest.raises(InputError, match=r"\.smi, .*pubchem-9"):
         load("molecules.sdf")
     broken = tmp_path / "broken.smi.gz"
     broken.write_bytes(b"plain text")
-    with pytest.raises(InputError, match="no whole gzip file"):
+    with pytest.raises(InputError, match="not a whole gzip file"):
         load(broken)
     broken.write_bytes(gzip.compress(b"CCO\n" * 1000)[:-10])
-    with pytest.raises(InputError, match="no whole gzip file"):
+    with pytest.raises(InputError, match="not a whole gzip file"):
         load(broken)
     broken.write_bytes(gzip.compress(b"CCO\nC \xff\n"))
     with pytest.raises(InputError, match=r"gz:2:3: byte 0xff is not UTF-8"):
@@ -263,7 +263,7 @@ def test_of_very_many_sizes_the_most_common_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("count", "share"), [(0, 0.8), (10, 0.0), (10, 1.5), (10, -1.0)])
 def test_a_split_without_training_data_is_refused(count: int, share: float) -> None:
-    with pytest.raises(InputError, match="something to train on"):
+    with pytest.raises(InputError, match="training set must"):
         split(count, 0, share)
 
 

@@ -120,10 +120,7 @@ def test_fragments_are_not_bonded_to_each_other() -> None:
 @pytest.mark.parametrize(
     ("scaffold", "message"),
     [
-        (
-            "c1ccccc1",
-            "has 6 atoms and molecules of this model have 6, so that no free atom is left",
-        ),
+        ("c1ccccc1", "fewer atoms .* 6, got 6"),
         ("CC(Cl)*", r"the atom Cl, but this model has only C, N, O, N\+, O-\. Use one of these\.$"),
         ("C[O+](C)*", r"the atom O\+, but this model has only .*, O-\. Use one of these\.$"),
         ("CC(", "cannot be read as SMILES"),

@@ -1,4 +1,4 @@
-"""Pictures of molecules, as SVG that stands by itself in a page."""
+"""Drawings of molecules, as self-contained SVG for a page."""
 
 import re
 from functools import cache
@@ -18,10 +18,12 @@ else:
 
 
 def draw_svg(smiles: str, width: int = 200, height: int = 150) -> str:
-    """One molecule on a transparent ground; its size follows the page, in the given proportions."""
+    """One molecule on a transparent background; it scales with the page, in the given proportions."""
     molecule = Chem.MolFromSmiles(smiles)
     if molecule is None or not molecule.GetNumAtoms():
-        raise InputError(f"{smiles!r} is no molecule that RDKit can read.", token=smiles)
+        raise InputError(
+            f"{smiles!r} is not a molecule that RDKit can read.", token=smiles, kind="syntax"
+        )
     rdDepictor.Compute2DCoords(molecule)
     canvas = rdMolDraw2D.MolDraw2DSVG(width, height)
     options = canvas.drawOptions()

@@ -1,4 +1,4 @@
-"""The Kekulé structures of a molecule, and how many labelled worlds each of them stands for.
+"""The Kekulé structures of a molecule, and the number of labelled worlds of each.
 
 A world is a graph with single, double and triple bonds on numbered nodes. Two worlds have the same
 canonical SMILES if one is the other with its nodes renumbered, or if they differ only in where the
@@ -45,7 +45,7 @@ class Structure:
 
     @property
     def labelled(self) -> int:
-        """How many different worlds its numberings make."""
+        """The number of different worlds among its numberings."""
         return factorial(len(self.atoms)) // self.automorphisms
 
 
@@ -54,7 +54,7 @@ def kekule_structures(molecule: Molecule) -> tuple[Structure, ...]:
 
     Aromatic bonds are the only ones that a SMILES leaves open, and the hydrogens at every node decide
     whether it has a double bond among them. So the candidates are the perfect matchings of the nodes
-    that have one. Whether RDKit finds the same rings aromatic in each of them is asked, not assumed.
+    that have one. Each is checked: RDKit must find the same rings aromatic in it.
     """
     kept: list[tuple[bytes, Graph]] = []
     for bonds in _same_smiles(molecule):
@@ -140,7 +140,7 @@ def _pairs(nodes: int, bonds: bytes) -> list[Bond]:
 
 
 def _place(nodes: int, i: int, j: int) -> int:
-    """Where the bond of a pair i < j stands."""
+    """The position of the bond of a pair i < j."""
     return i * nodes - i * (i + 1) // 2 + j - i - 1
 
 
@@ -184,7 +184,7 @@ def isomorphic(one: Graph, other: Graph) -> bool:
 
 
 def automorphisms(graph: Graph) -> int:
-    """How many renumberings leave a graph as it is.
+    """The number of renumberings that leave a graph as it is.
 
     Fix one node after the other: each time the group shrinks by the number of nodes that the fixed
     one could have been sent to. So the group is counted without being listed, however large it is.
@@ -208,7 +208,7 @@ def automorphisms(graph: Graph) -> int:
 def _match_halves(both: Graph, ranks: list[int]) -> bool:
     """Whether the first half of the nodes can be sent to the second, colour by colour.
 
-    Where refinement tells all nodes of a half apart, equal colours are an isomorphism, because
+    Where refinement distinguishes all nodes of a half, equal colours are an isomorphism, because
     equally coloured nodes have equally coloured neighbours. Else a node is sent to each of those that
     look like it in turn.
     """
@@ -224,7 +224,7 @@ def _match_halves(both: Graph, ranks: list[int]) -> bool:
 
 
 def _refine(graph: Graph, ranks: list[int]) -> list[int]:
-    """Tell nodes apart by the colours around them, again and again until no more differ.
+    """Distinguish nodes by the colours around them, repeatedly until no more differ.
 
     The new colours depend on the old ones alone, not on the numbering.
     """

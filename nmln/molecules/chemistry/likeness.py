@@ -1,4 +1,4 @@
-"""How alike molecules are, by the pieces that they share."""
+"""Similarity of molecules by their Morgan fingerprints."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -24,14 +24,16 @@ def mean_distance(smiles: Sequence[str]) -> float:
     Quadratic in the number of molecules: 2,000 take about half a second.
     """
     if len(smiles) < 2:
-        raise InputError("a distance needs two molecules.")
+        raise InputError(
+            f"a mean distance needs at least two molecules, got {len(smiles)}.", kind="empty"
+        )
     generator = rdFingerprintGenerator.GetMorganGenerator(radius=RADIUS, fpSize=BITS)
     prints = []
     with rdBase.BlockLogs():
         for text in smiles:
             molecule = Chem.MolFromSmiles(text)
             if molecule is None:
-                raise InputError(f"{text!r} cannot be read as SMILES.")
+                raise InputError(f"{text!r} cannot be read as SMILES.", token=text, kind="syntax")
             prints.append(generator.GetFingerprint(molecule))
     alike = sum(
         sum(DataStructs.BulkTanimotoSimilarity(one, prints[:place]))

@@ -31,8 +31,8 @@ class Scaffold:
 def parse_scaffold(smiles: str) -> Scaffold:
     """Read a scaffold: SMILES in which `*` marks an atom that the rest may be bonded to.
 
-    A `*` is no atom of its own. It opens its neighbour for bonds of any order and number; without any
-    `*` all atoms are open. Hydrogens and stereochemistry are not kept, because worlds have neither.
+    A `*` is not an atom. It opens its neighbour for bonds of any order and number; without any `*` all
+    atoms are open. Hydrogens and stereochemistry are not kept, because worlds have neither.
     """
     text = smiles.strip()
     with rdBase.BlockLogs():
@@ -40,12 +40,18 @@ def parse_scaffold(smiles: str) -> Scaffold:
         if molecule is None or not kekulised(molecule):
             raise InputError(
                 f"the scaffold {smiles[:80]!a} cannot be read as SMILES. Write it like c1ccccc1*, in "
-                "quotes."
+                "quotes.",
+                token=smiles,
+                kind="syntax",
             )
     open_atoms = _attachments(molecule, text)
     kept = [atom.GetIdx() for atom in molecule.GetAtoms() if atom.GetAtomicNum()]
     if not kept:
-        raise InputError(f"the scaffold {smiles!r} has no atom but '*'. Give it at least one.")
+        raise InputError(
+            f"the scaffold {smiles!r} has no atom other than '*'. Add at least one.",
+            token=smiles,
+            kind="empty",
+        )
     place = {index: position for position, index in enumerate(kept)}
     names = []
     for index in kept:
@@ -53,7 +59,8 @@ def parse_scaffold(smiles: str) -> Scaffold:
         if atom.GetAtomicNum() == 1 or atom.GetIsotope():
             raise InputError(
                 f"the scaffold {text} has a hydrogen that cannot be left implicit, or an isotope. "
-                "Worlds have neither: leave them out."
+                "Worlds have neither: leave them out.",
+                kind="unsupported",
             )
         names.append(_atom_name(atom.GetSymbol(), atom.GetFormalCharge()))
     bonds, categories = [], bond_categories()
@@ -64,7 +71,9 @@ def parse_scaffold(smiles: str) -> Scaffold:
         if bond.GetBondType() not in categories:
             kind = bond.GetBondType().name
             raise InputError(
-                f"the scaffold {text} has a bond of the kind {kind}. Use single, double or triple ones."
+                f"the scaffold {text} has a bond of the kind {kind}. Use single, double or triple ones.",
+                token=kind,
+                kind="unsupported",
             )
         bonds.append((place[ends[0]], place[ends[1]], categories[bond.GetBondType()]))
     chosen = sorted(place[index] for index in open_atoms) if open_atoms else range(len(kept))
@@ -83,17 +92,23 @@ def _attachments(molecule: "Chem.Mol", text: str) -> set[int]:
             raise InputError(
                 f"in the scaffold {text} a '*' stands alone, in a chain, in a ring or behind a double "
                 "bond, but it only marks the one atom before it. Write it like CC(*)O; the bond that "
-                "takes its place can be of any order."
+                "takes its place can be of any order.",
+                token="*",
+                kind="syntax",
             )
         neighbour = bonds[0].GetOtherAtom(atom)
         if not neighbour.GetAtomicNum():
-            raise InputError(f"in the scaffold {text} a '*' marks another '*'. Leave one out.")
+            raise InputError(
+                f"in the scaffold {text} a '*' marks another '*'. Leave one out.",
+                token="*",
+                kind="syntax",
+            )
         found.add(neighbour.GetIdx())
     return found
 
 
 def _refuse_closed_fragments(molecule: "Chem.Mol", open_atoms: set[int], text: str) -> None:
-    """Several fragments are joined by the rest; one that is closed would stay alone for ever."""
+    """Refuse fragments without an open atom, because the rest of the molecule could not join them."""
     fragments = Chem.GetMolFrags(molecule)
     if not open_atoms:
         return
@@ -101,5 +116,7 @@ def _refuse_closed_fragments(molecule: "Chem.Mol", open_atoms: set[int], text: s
         if not open_atoms & set(fragment):
             raise InputError(
                 f"fragment {number} of the scaffold {text} has no '*', so that nothing could be joined "
-                "to it. Mark an atom of every fragment, or none at all."
+                "to it. Mark an atom of every fragment, or none at all.",
+                token="*",
+                kind="missing",
             )

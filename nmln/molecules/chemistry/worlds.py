@@ -7,10 +7,10 @@ implicit, stereochemistry is removed.
 A world is *valid* if it is connected and RDKit sanitises it without changing a formal charge. Every
 node carries as many implicit hydrogens as RDKit's valence model gives it; what would still be a
 radical is not valid. A molecule that this would not give back (a radical, an unusual number of
-hydrogens) is refused when it is read: whatever is encoded decodes to its own canonical SMILES.
+hydrogens) is refused when it is read: every encoded molecule decodes to its own canonical SMILES.
 
-Canonical SMILES differ between versions of RDKit. Compare only what the same version wrote: sets of
-molecules are canonicalised when they are read, never trusted as they stand in a file.
+Canonical SMILES differ between versions of RDKit. Compare only those of the same version: sets of
+molecules are canonicalised when they are read, never trusted as written in a file.
 """
 
 import re
@@ -62,7 +62,7 @@ def space_for(atoms: Sequence[str], nodes: int) -> Space:
     for name in atoms:
         _element(name)
     if nodes < 1:
-        raise InputError(f"a molecule has at least one heavy atom, but {nodes} were asked for.")
+        raise InputError(f"a molecule must have at least one heavy atom, got {nodes}.")
     return Space(
         Language(
             Attribute(ATOM, (NODE,), tuple(atoms)),
@@ -91,6 +91,7 @@ def _element(name: str) -> tuple[str, int]:
             f"atoms are named by element and charge, such as C, N+, O- or Fe+2 (hydrogens are "
             f"implicit), but one is named {name!r}. Rename it.",
             token=name,
+            kind="unknown",
         )
     sign = {"+": 1, "-": -1, None: 0}[found[2]]
     return found[1], sign * int(found[3] or 1)
@@ -111,7 +112,8 @@ def atoms_of(space: Space) -> tuple[tuple[str, ...], int]:
     raise InputError(
         "this is not a space of molecules: it must have the attributes atom(node) and "
         f"bond(node, node), but has {', '.join(a.name for a in space.language)}. "
-        "Make it with space_for(atoms, nodes)."
+        "Make it with space_for(atoms, nodes).",
+        kind="unsupported",
     )
 
 
@@ -132,7 +134,7 @@ class Molecule:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a text is no world: a `reason` to count by, and the sentence for this one."""
+    """Why a text has no world: a `reason` to count by, and the sentence for this text."""
 
     reason: str
     detail: str
@@ -155,15 +157,15 @@ def parse(smiles: str) -> Molecule:
     """Read one SMILES; what follows white space is taken for a name and ignored."""
     (found,) = parse_all([smiles])
     if isinstance(found, Refusal):
-        raise InputError(found.detail)
+        raise InputError(found.detail, token=smiles, kind="unsupported")
     return found
 
 
 def parse_all(smiles: Sequence[str], processes: int = 1) -> list[Molecule | Refusal]:
-    """Read many SMILES, in order; a text that is no single plain molecule gives a refusal.
+    """Read many SMILES, in order; a text that is not a single plain molecule gives a refusal.
 
-    With several `processes` the work is shared out if there is enough of it to be worth starting
-    them (see `start_workers`).
+    With several `processes` the work is divided among them if there is enough of it (see
+    `start_workers`).
     """
     parcels = [smiles[start : start + PARCEL] for start in range(0, len(smiles), PARCEL)]
     if processes == 1 or len(parcels) < 4 * processes:
@@ -176,7 +178,7 @@ def encode(space: Space, molecule: Molecule | str) -> World:
     """The world of one molecule; an `InputError` says why it has none in this space."""
     encoded = encode_all(space, [molecule])
     if encoded.refused:
-        raise InputError(encoded.refused[0][1].detail)
+        raise InputError(encoded.refused[0][1].detail, kind="unsupported")
     return encoded.worlds[0]
 
 
@@ -268,7 +270,7 @@ def _parse(text: str) -> Molecule | Refusal:
 
 
 def refuse_text(smiles: str) -> Refusal | None:
-    """Refuse what must not come before RDKit at all."""
+    """Refuse texts that must not be given to RDKit."""
     if len(smiles) > LONGEST:
         return Refusal(
             "too long to be a molecule",
@@ -280,7 +282,7 @@ def refuse_text(smiles: str) -> Refusal | None:
 
 
 def kekulised(molecule: "Chem.Mol") -> bool:
-    """Write a molecule with single and double bonds, in place; whether that can be done."""
+    """Write a molecule with single and double bonds, in place; False if that is not possible."""
     try:
         Chem.Kekulize(molecule, clearAromaticFlags=True)
     except Chem.KekulizeException:
@@ -300,7 +302,7 @@ def _explain_failure(smiles: str) -> Refusal:
 
 
 def _refuse_kind(molecule: "Chem.Mol", smiles: str) -> Refusal | None:
-    """Refuse what the language of molecules has no words for."""
+    """Refuse molecules that the language of worlds cannot express."""
     if not molecule.GetNumAtoms():
         return Refusal("not SMILES", f"{smiles!r} has no atoms.")
     for atom in molecule.GetAtoms():
@@ -330,12 +332,12 @@ def _refuse_kind(molecule: "Chem.Mol", smiles: str) -> Refusal | None:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What a world is as a molecule; `smiles` is its canonical SMILES if it is valid, else None.
+    """A world as a molecule; `smiles` is its canonical SMILES if it is valid, else None.
 
-    `disconnected` is decided first. Of the connected worlds those are `invalid` that RDKit refuses
-    (too many bonds at an atom) or can only take for radicals, and those are `normalised` in which it
-    rewrites a formal charge, such as a nitro group with two double bonds, or makes a bond dative: its
-    name for them is that of another world. A valid world's SMILES is read back as the same molecule.
+    `disconnected` is decided first. A connected world is `invalid` if RDKit refuses it (too many bonds
+    at an atom) or reads it as a radical. It is `normalised` if RDKit rewrites a formal charge, such as
+    that of a nitro group with two double bonds, or makes a bond dative: the SMILES is then that of
+    another world. A valid world's SMILES is read back as the same molecule.
     """
 
     status: Status
@@ -346,7 +348,7 @@ _NORMALISED, _DISCONNECTED, _INVALID = map(Decoded, STATUSES[1:])
 
 
 def decode(space: Space, world: World) -> Decoded:
-    """What one world is as a molecule; for many, `nmln.molecules.decoding.Decoder` is faster."""
+    """One world as a molecule; for many, `nmln.molecules.decoding.Decoder` is faster."""
     atoms, nodes = atoms_of(space)
     return decode_rows(atoms, nodes, world.detach().cpu()[None].numpy())[0]
 
@@ -354,8 +356,8 @@ def decode(space: Space, world: World) -> Decoded:
 def start_workers(processes: int) -> ProcessPoolExecutor:
     """Fresh processes with one compute thread each.
 
-    They import the package anew, which takes seconds: worth it for tens of thousands of molecules,
-    and only where cores are idle. A script that uses them must guard its own start with
+    Each imports the package, which takes seconds: this pays for tens of thousands of molecules, and
+    only where cores are idle. A script that uses them must guard its own start with
     `if __name__ == "__main__":`.
     """
     workers = ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (1,))
@@ -373,7 +375,7 @@ def start_workers(processes: int) -> ProcessPoolExecutor:
 def decode_rows(
     atoms: Sequence[str], nodes: int, rows: Integer[np.ndarray, "worlds groups"]
 ) -> list[Decoded]:
-    """What each row of categories is: first those of the nodes, then those of the pairs."""
+    """The molecule of each row of categories: first those of the nodes, then those of the pairs."""
     firsts, seconds = (places.tolist() for places in np.triu_indices(nodes, 1))
     connected = _connected(rows[:, nodes:] > 0, nodes).tolist()
     listed: list[list[int]] = rows.tolist()
@@ -389,7 +391,7 @@ def decode_rows(
 
 
 def _connected(bonded: Bool[np.ndarray, "worlds pairs"], nodes: int) -> Bool[np.ndarray, " worlds"]:
-    """Whether all nodes of each world hang together, all worlds at once."""
+    """Whether each world is connected, for all worlds at once."""
     adjacent = np.zeros((len(bonded), nodes, nodes), dtype=bool)
     firsts, seconds = np.triu_indices(nodes, 1)
     adjacent[:, firsts, seconds] = adjacent[:, seconds, firsts] = bonded
@@ -410,7 +412,7 @@ def _prototype(name: str) -> "Chem.Atom":
 
 
 def _decode_graph(atoms: Sequence[str], pairs: Iterable[Sequence[int]]) -> Decoded:
-    """What a connected graph is: its atoms, and its bonds as (node, node, category)."""
+    """The molecule of a connected graph, given its atoms and its bonds as (node, node, category)."""
     molecule, types = Chem.RWMol(), bond_types()
     for name in atoms:
         molecule.AddAtom(_prototype(name))
@@ -428,10 +430,10 @@ def _decode_graph(atoms: Sequence[str], pairs: Iterable[Sequence[int]]) -> Decod
 
 
 def _read_again(smiles: str, charges: list[int]) -> Decoded:
-    """A name with brackets counts only if RDKit reads it as what it was written for.
+    """Accept a SMILES with brackets only if RDKit reads it back as the same molecule.
 
-    Brackets state hydrogens, which the first pass did not see: O=[IH] is read as [O-][IH+], and an
-    atom that takes fewer hydrogens than its valence (Sn in C[SnH]) as a radical.
+    Brackets state hydrogens, which the first pass does not check: O=[IH] is read as [O-][IH+], and an
+    atom with fewer hydrogens than its valence (Sn in C[SnH]) as a radical.
     """
     molecule = Chem.MolFromSmiles(smiles)
     if molecule is None or any(atom.GetNumRadicalElectrons() for atom in molecule.GetAtoms()):
