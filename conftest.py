@@ -26,6 +26,6 @@ def in_a_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()],
-    patterns=["README.md", "CONTRIBUTING.md", "docs/*.md"],
+    patterns=["README.md", "CONTRIBUTING.md", "docs/**/*.md"],
     fixtures=["in_a_folder"],
 ).pytest()
