@@ -2,8 +2,8 @@
 
 python scripts/notebooks.py
 
-Blocks of Python become code cells, everything between them becomes Markdown. A test compares the notebooks
-with the pages and runs their cells, so run this after any change of a tutorial.
+Blocks of Python become code cells, everything between them becomes Markdown. A test compares the
+notebooks with the pages and runs their cells, so run this after any change of a tutorial.
 """
 
 import json

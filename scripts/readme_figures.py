@@ -50,10 +50,13 @@ def _paint(figure: "Figure") -> None:
     ranks = [100, 300, 1000, 3000, 10000]
     for (name, found), colour in zip(_curves().items(), COLOURS, strict=False):
         axes.plot(ranks, [found[str(rank)] for rank in ranks], "o-", color=colour, label=name)
-    even = [min(HELD_OUT, rank * HELD_OUT / KNOWN) for rank in ranks]
+    ends = [ranks[0], KNOWN, ranks[-1]]
+    even = [min(HELD_OUT, rank * HELD_OUT / KNOWN) for rank in ends]
     label = "drawing from training and test set"
-    axes.plot(ranks, even, "--", color="#777777", linewidth=1, label=label)
-    axes.axhline(HELD_OUT, color="#777777", linewidth=1, linestyle=":", label="all held-out molecules")
+    axes.plot(ends, even, "--", color="#777777", linewidth=1, label=label)
+    axes.axhline(
+        HELD_OUT, color="#777777", linewidth=1, linestyle=":", label="all held-out molecules"
+    )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xticks(ranks, [f"{rank:,}" for rank in ranks])
@@ -65,8 +68,10 @@ def _paint(figure: "Figure") -> None:
 
 
 def _curves() -> dict[str, dict[str, float]]:
-    strings = _read("strings")
-    (characters,) = (row for row in strings if (row["model"], row["data"]) == ("char", "pubchem-10"))
+    strings = _read("strings-long")
+    (characters,) = (
+        row for row in strings if (row["model"], row["data"]) == ("char", "pubchem-10")
+    )
     return {
         "the shipped model": _read("combined")["rows"][-1]["recall_test"],
         "nmln run (6 minutes of training)": _read("main-job-200000")["recall_test"],

@@ -26,7 +26,9 @@ def test_the_page_is_up_to_date(script: str) -> None:
 
 def test_every_module_says_what_it_is_for() -> None:
     rows = module_table.module_table().splitlines()[2:]
-    listed = {re.findall(r"`([^`]+)`", row)[0].removesuffix("/").removesuffix(".py") for row in rows}
+    listed = {
+        re.findall(r"`([^`]+)`", row)[0].removesuffix("/").removesuffix(".py") for row in rows
+    }
     package = ROOT / "nmln"
     modules = {path.stem for path in package.glob("*.py")} - {"__init__", "__main__"}
     rooms = {path.parent.name for path in package.glob("*/__init__.py")}
@@ -56,7 +58,7 @@ def test_the_cells_of_the_notebook_run(
     assert cells
     for cell in cells:
         source = "".join(cell["source"])
-        exec(compile(source, f"{page.stem}:{cell['id']}", "exec"), namespace)  # noqa: S102
+        exec(compile(source, f"{page.stem}:{cell['id']}", "exec"), namespace)
 
 
 def test_every_link_between_files_leads_somewhere() -> None:
