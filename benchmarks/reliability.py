@@ -1,8 +1,9 @@
 """Bad input, faults at every operation on files, and kills: how often anything went wrong.
 
 Runs the corpus of bad input, fails or kills six commands at each of their operations on files, kills
-four commands at fifty random moments, and writes the figures that docs/explanation/reliability.md quotes. It takes
-about twenty minutes on two cores, with a warm process on each.
+four commands at fifty random moments, and writes the figures that
+docs/explanation/reliability.md quotes. It takes about twenty minutes on two cores, with a warm
+process on each.
 """
 
 import argparse

@@ -26,12 +26,12 @@ INTRODUCTION = """\
 
 Every setting of a run of training. Give them in a TOML file (`nmln train --config run.toml`), as flags
 (`--set chains.moves=5`) or in Python (`nmln.configure({"chains": {"moves": 5}})`). Unknown names are
-refused with the nearest known one, and a run keeps the settings that it ended up with in its `config.json`.
+refused with the nearest known one, and a run keeps its final settings in its `config.json`.
 [Train a model](../how-to/training.md) explains what the settings do. This page is written by
 `scripts/settings_reference.py`.
 
-`--preset NAME`, or `preset = "NAME"` in the file, changes several defaults at once. The columns *molecules*
-and *paper* show what these presets change; the preset `small` changes nothing."""
+`--preset NAME`, or `preset = "NAME"` in the file, changes several defaults at once. The columns
+*molecules* and *paper* show what these presets change; the preset `small` changes nothing."""
 
 
 def page() -> str:
