@@ -71,3 +71,25 @@ def test_every_link_between_files_leads_somewhere() -> None:
         and not os.path.exists(page.parent / link.partition("#")[0])
     ]
     assert not broken
+
+
+NAMED = re.compile(r"`((?:nmln|tests|scripts|benchmarks|examples|docs)/[\w./-]+\.(?:py|md|json))`")
+
+
+def test_every_file_that_a_page_names_exists() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]
+    missing = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in pages
+        for name in NAMED.findall(page.read_text(encoding="utf-8"))
+        if "NAME" not in name and not (ROOT / name).exists()
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("name", ["smiles-to-report", "formula-to-marginal"])
+def test_a_path_through_the_code_lists_each_file_once(name: str) -> None:
+    text = (ROOT / "docs" / "explanation" / f"{name}.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(nmln/[\w/]+\.py)` \|", text, re.MULTILINE)
+    assert len(listed) > 10
+    assert len(listed) == len(set(listed))
