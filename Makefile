@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help run test test-all bench docs lint setup clean
+.PHONY: help run test test-all bench docs pages lint setup clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -46,6 +46,10 @@ bench: $(READY) ## measure speed as ratios in one run
 docs: $(READY) ## build the pages into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
 	@echo "The pages are in site/index.html."
+
+pages: $(READY) ## write the pages that are made from the code
+	for script in cli_reference settings_reference module_table notebooks; do \
+	  PYTHONPATH=. $(BIN)/python scripts/$$script.py || exit 1; done
 
 clean: ## remove everything that was built
 	rm -rf .venv site runs .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -26,6 +26,7 @@ def in_a_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()],
-    patterns=["README.md", "CONTRIBUTING.md", "docs/*.md"],
+    patterns=["README.md", "CONTRIBUTING.md", "docs/**/*.md"],
+    excludes=["docs/tutorials/*.md"],  # run as notebooks, by tests/test_generated_pages.py
     fixtures=["in_a_folder"],
 ).pytest()

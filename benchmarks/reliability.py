@@ -1,8 +1,9 @@
 """Bad input, faults at every operation on files, and kills: how often anything went wrong.
 
 Runs the corpus of bad input, fails or kills six commands at each of their operations on files, kills
-four commands at fifty random moments, and writes the figures that docs/reliability.md quotes. It takes
-about twenty minutes on two cores, with a warm process on each.
+four commands at fifty random moments, and writes the figures that
+docs/explanation/reliability.md quotes. It takes about twenty minutes on two cores, with a warm
+process on each.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from tests.faults.trials import HOWS, VERBS, Trial, disturb, reference
 from tests.warm import Warm, warm
 
 RESULT, FUZZING = RESULTS / "reliability.json", RESULTS / "fuzzing.json"
-PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "reliability.md"
 IN_TURN = ("run",)  # made of the other commands: each operation fails in one of the ways, in turn
 FIGURES = ("<!-- figures: written by benchmarks.reliability -->", "<!-- end of figures -->")
 FUZZED = ("<!-- fuzzing -->", "<!-- end of fuzzing -->")

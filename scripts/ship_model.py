@@ -9,7 +9,7 @@
 
 Every number of the card comes from the files that these commands write; the commands that made the run
 are repeated as they are given. `--beside NAME=RUN` names runs that were sampled and evaluated in the
-same way, to stand beside it. The card goes into the package and to docs/models.md.
+same way, to stand beside it. The card goes into the package and to docs/explanation/models.md.
 """
 
 import argparse
@@ -198,7 +198,7 @@ def main() -> None:
     lines = card(given.name, given.run, beside, given.command)
     pretrained.pack(given.run, target)
     write_lines(target / pretrained.CARD, lines)
-    write_lines(ROOT / "docs" / "models.md", lines)
+    write_lines(ROOT / "docs" / "explanation" / "models.md", lines)
     sys.stdout.write("\n".join(lines) + "\n")
 
 

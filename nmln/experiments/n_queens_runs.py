@@ -56,7 +56,7 @@ LEARNING_RATES: dict[str, dict[Method, float]] = {
     "gradients": {"noising": 2e-3, "tempering": 5e-4},
     "gibbs": {"noising": 3e-3, "tempering": 2e-3},
 }
-"""What the search over `GRID` found for boards of 8 x 8 (see docs/experiments.md)."""
+"""What the search over `GRID` found for boards of 8 x 8 (see docs/explanation/experiments.md)."""
 
 GRID = (3e-4, 5e-4, 1e-3, 2e-3, 3e-3)
 

@@ -1,7 +1,8 @@
 """The long version: `python -m tests.fuzz`, with flags that `--help` lists and names of readers.
 
 Goes on after a traceback: tells each different one once, keeps the file that caused it, and ends with
-figures, which go to `--results` as JSON; docs/reliability.md quotes benchmarks/results/fuzzing.json.
+figures, which go to `--results` as JSON; docs/explanation/reliability.md quotes
+benchmarks/results/fuzzing.json.
 """
 
 import argparse

@@ -31,7 +31,7 @@ def nodes(
     port = str(free_port())
     started = []
     for rank in range(2):
-        # Both ways to meet that docs/distributed.md shows.
+        # Both ways to meet that docs/how-to/distributed.md shows.
         place = ("--node-rank", str(rank), "--master-addr", "127.0.0.1", "--master-port", port)
         if by_rendezvous:
             host = f"is_host={int(rank == 0)}"  # what torchrun finds out by the name of the machine
