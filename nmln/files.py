@@ -1,5 +1,6 @@
 """Reading text with errors that name the place, and atomic writing."""
 
+import json
 import os
 import re
 import stat
@@ -202,6 +203,13 @@ def write_lines(path: str | Path, lines: Iterable[str]) -> None:
             file.writelines(f"{line}\n" for line in lines)
 
     write_atomically(path, write)
+
+
+def write_json(
+    path: str | Path, content: object, *, indent: int | None = 2, ascii_only: bool = True
+) -> None:
+    """Write JSON atomically; NaN and infinity, which JSON does not have, become null."""
+    write_lines(path, [json.dumps(plain(content), indent=indent, ensure_ascii=ascii_only)])
 
 
 @contextmanager

@@ -53,15 +53,15 @@ def info(
     from rich.markup import escape
     from rich.table import Table
 
-    from nmln import runs
     from nmln.molecules.datasets import is_source
+    from nmln.runs.data import inspect
 
     if not paths:
         return list_sets()
     one_thread()
     if any(map(is_source, paths)):
         return _show_molecules(paths)
-    found = runs.inspect(paths)
+    found = inspect(paths)
     space, worlds = found.space, len(found.worlds)
     table = Table("predicate", "groups")
     table.add_column("true atoms" + (" (least to most)" if worlds > 1 else ""), justify="right")

@@ -7,7 +7,6 @@ import typer
 
 from nmln.cli.common import Overwrite, Seed, bar, check_output, one_thread, warn
 from nmln.cli.train import train
-from nmln.errors import InputError
 
 if TYPE_CHECKING:
     from nmln.training.weights import Learned
@@ -45,8 +44,8 @@ def learn(
 ) -> None:
     """Learn the weights of formulas by likelihood.
 
-    The weights in the file are where it begins; hard formulas stay as they are. What the data do not
-    list is false. Writes the formulas with their weights, templates written out. With --config or --set
+    Learning starts from the weights in the file; hard formulas stay as they are. What the data do
+    not list is false. Writes the formulas with their weights, templates written out. With --config or --set
     the potential that is named there is trained beside the formulas, as `nmln train` does.
     """
     if config is not None or change:
@@ -55,29 +54,18 @@ def learn(
         )
         return
     one_thread()
-    from torch import Generator
+    from nmln.runs import learn as learning
+    from nmln.training.weights import Recipe
 
-    from nmln.formats.db import read_db
-    from nmln.formats.mln import Program, read_mln, write_mln
-    from nmln.training.weights import Recipe, learn_weights
-
-    program = read_mln(model)
-    if not program.formulas:
-        raise InputError("there is no formula in this file, so no weight to learn.", str(model))
-    target = output or model.with_name(f"{model.stem}-learned.mln")
-    if target.suffix.lower() != ".mln":
-        raise InputError(f"learned formulas are written to a .mln file, but not to {target}.")
+    program, target = learning.read_program(model), learning.target_of(model, output)
     check_output(target, overwrite, [model, data])
-    space, worlds = read_db(data, program.language, program.domain)
-    typer.echo(f"{len(worlds):,} worlds; {space.measure}", err=True)
-    with bar("learning") as tell:
-        found = learn_weights(
-            space, program.formulas, worlds, Generator().manual_seed(seed),
-            Recipe(prior=prior, updates=updates, chains=chains), exactly=exact, progress=tell,
-        )  # fmt: skip
+    job = learning.begin(program, data, target)
+    typer.echo(f"{len(job.worlds):,} worlds; {job.space.measure}", err=True)
+    recipe = Recipe(prior=prior, updates=updates, chains=chains)
+    with bar("learning") as show:
+        found = learning.run(job, recipe, seed=seed, exactly=exact, progress=show)
     _tell(found)
-    write_mln(target, Program(program.language, dict(program.domain), found.formulas))
-    typer.echo(f"Written: {target}")
+    typer.echo(f"Written: {job.target}")
 
 
 def _tell(found: "Learned") -> None:
@@ -87,7 +75,7 @@ def _tell(found: "Learned") -> None:
     told = (
         ""
         if found.log_likelihood is None
-        else f", log-likelihood {found.log_likelihood:.4f} a world"
+        else f", log-likelihood {found.log_likelihood:.4f} per world"
     )
     typer.echo(f"{found.updates} updates, {how}{told}.")
     for warning in found.warnings:

@@ -1,6 +1,5 @@
 """The effect of corruption on a built-in world, level by level: `nmln data corrupt`."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.resources import as_file, files
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from nmln.files import write_lines
+from nmln.files import write_json, write_lines
 from nmln.formats.db import format_worlds, read_db, write_db
 from nmln.formats.mln import Program, read_mln
 from nmln.ladders import Ladder
@@ -78,7 +77,7 @@ def run(output: Path, rates: tuple[float, ...], copies: int, seed: int) -> Corru
         "world": "\n".join(format_worlds(space, worlds)).split("\n"),
         "levels": [asdict(level) for level in levels],
     }
-    write_lines(output / "summary.json", [json.dumps(summary, indent=2)])
+    write_json(output / "summary.json", summary)
     written = tuple(output / name for name in ("corrupted.db", "levels.csv", "summary.json"))
     return CorruptionOutcome(program, space, worlds[0], levels, corrupted[:, 0], written)
 

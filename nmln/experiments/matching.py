@@ -4,7 +4,6 @@ Parallel noising against plain multi-chain Gibbs training, at equal numbers of p
 after the same search for a learning rate.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from torch import Generator, Tensor
 from nmln.config import Config, configure
 from nmln.errors import InputError
 from nmln.experiments.intervals import Interval, bootstrap, mean
-from nmln.files import plain, write_lines
+from nmln.files import write_json
 from nmln.language import Language, predicate
 from nmln.model import Model
 from nmln.space import Space
@@ -128,7 +127,7 @@ def run(
         "rates": RATES,
         **{k: v for k, v in asdict(outcome).items() if k != "written"},
     }
-    write_lines(output / "results.json", [json.dumps(plain(content), indent=2)])
+    write_json(output / "results.json", content)
     return outcome
 
 

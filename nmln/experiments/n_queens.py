@@ -3,7 +3,6 @@
 The runs themselves are in `n_queens_runs`.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from nmln.experiments.n_queens_runs import (
     searches,
 )
 from nmln.experiments.queens import attacked, board_space, boards_of, solved_boards
-from nmln.files import plain, write_lines
+from nmln.files import write_json, write_lines
 from nmln.ladders import Ladder
 from nmln.report.figures import COLOURS, curve, draw
 
@@ -90,7 +89,7 @@ def run(
     compared, searched = gather(settings, output / "runs", tick, processes)
     seconds = perf_counter() - began
     results = _results(settings, compared, searched, command, seconds)
-    write_lines(output / "results.json", [json.dumps(plain(results), indent=1)])
+    write_json(output / "results.json", results, indent=1)
     write_lines(output / "curves.csv", _table(settings, compared))
     rows = len(compared)
     curves = draw(

@@ -35,7 +35,7 @@ from nmln.experiments.queens import (
     solved,
     solved_boards,
 )
-from nmln.files import plain, write_lines
+from nmln.files import write_json
 from nmln.model import Model
 from nmln.noise import uniform
 from nmln.training import DivergenceError, Return, Trainer, train
@@ -392,7 +392,7 @@ def keep(settings: QueensSettings, run: QueensRun, folder: Path) -> None:
     """Write a run with the settings that it came from."""
     content = {"settings": _fingerprint(settings), "run": asdict(run)}
     content["run"]["task"] = run.task._asdict()
-    write_lines(folder / f"{run.task.name}.json", [json.dumps(plain(content))])
+    write_json(folder / f"{run.task.name}.json", content, indent=None)
 
 
 def load(settings: QueensSettings, task: Task, folder: Path) -> QueensRun | None:

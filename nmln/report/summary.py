@@ -1,6 +1,5 @@
 """One page that shows how well a run mixes: sentences first, then numbers, then plots."""
 
-import json
 from collections.abc import Callable
 from functools import partial
 from math import isnan
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmln.diagnostics import Diagnostics
-from nmln.files import plain, write_lines
+from nmln.files import write_json
 from nmln.report import page, plots
 from nmln.report.figures import draw
 from nmln.report.page import Html, Section, write_page
@@ -36,7 +35,7 @@ def write_summary(path: str | Path, found: Diagnostics, title: str = "Sampler") 
     """Write the page to `path`, and its numbers as JSON and all plots as PNG and SVG beside it."""
     path = Path(path)
     numbers = path.with_suffix(".json")
-    write_lines(numbers, [json.dumps(plain(found.to_dict()), indent=2)])
+    write_json(numbers, found.to_dict())
     figures = draw(path.with_suffix(""), lambda figure: _paint(figure, found), (11, 9.5))
     write_page(path, title, summary_sections(found))
     return [path, numbers, *figures]

@@ -23,8 +23,8 @@ from nmln.molecules.decoding import Decoder
 from nmln.noise import refuse_chains, uniform
 from nmln.potentials.base import BasePotential
 from nmln.potentials.total import TotalPotential
+from nmln.recording import KeptRecorder
 from nmln.runs.conditions import Conditions
-from nmln.runs.recorded import KeptRecorder
 from nmln.runs.sample_rows import SampleFile
 from nmln.runs.specification import SamplingSettings
 from nmln.runs.workspace import LOCK, ROWS, WORLDS, Begun, SamplePlace

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, Literal
 from nmln import checkpoint
 from nmln.errors import InputError
 from nmln.evaluation import MARKS, Evaluation, evaluate
-from nmln.files import plain, write_lines
+from nmln.files import write_json, write_lines
 from nmln.model import load_run
 from nmln.molecules.datasets import Dropped
 from nmln.molecules.metrics import ChemNet, Measured, fcd, internal_diversity
@@ -192,10 +191,7 @@ def compare(
 def write(outcome: EvaluationOutcome, output: Path) -> EvaluationOutcome:
     """Put an outcome into a folder; returns it with what was written."""
     lines = [(one.name, one.found) for one in outcome.evaluated]
-    write_lines(
-        output / "evaluation.json",
-        [json.dumps(plain(outcome.describe()), indent=2, ensure_ascii=False)],
-    )
+    write_json(output / "evaluation.json", outcome.describe(), ascii_only=False)
     write_lines(output / "recall.csv", _table(lines))
     pictures = write_recall(output / "recall", lines, outcome.known)
     written = (output / "evaluation.json", output / "recall.csv", *pictures)

@@ -20,7 +20,7 @@ from nmln.checkpoint.directory import CONTENT, MANIFEST, TENSORS
 from nmln.config import Config, DataConfig, configure
 from nmln.dropped import Dropped
 from nmln.errors import InputError
-from nmln.files import only_one, refuse_links, write_lines
+from nmln.files import only_one, refuse_links, write_json
 from nmln.model import Model
 from nmln.runs import data as sources
 from nmln.runs.data import Kind, Source
@@ -174,19 +174,17 @@ class RunFolder:
             "dropped": [asdict(one) for one in source.dropped],
             **more,
         }
-        for path, text in (
-            (self.split, json.dumps(_split_of(source))),
-            (self.head, json.dumps(content, indent=2)),  # last: it makes the folder a run
-        ):
-            with writing(path):
-                write_lines(path, [text])
+        with writing(self.split):
+            write_json(self.split, _split_of(source), indent=None)
+        with writing(self.head):  # last: it makes the folder a run
+            write_json(self.head, content)
 
     def record_data(self, data: DataConfig) -> None:
         """Record where the data are now; the caller has checked that they are those of the run."""
         content = self.read_head().content
         content["config"]["data"] = asdict(data)
         with writing(self.head):
-            write_lines(self.head, [json.dumps(content, indent=2)])
+            write_json(self.head, content)
 
     def read_head(self) -> RunHead:
         """What the folder says of its run; refuses what only a newer version of nmln can read."""

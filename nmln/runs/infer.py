@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from nmln.counting import told_worlds
 from nmln.errors import InputError, placed
 from nmln.evidence import Evidence, VirtualEvidence
-from nmln.files import plain, write_lines
+from nmln.files import write_json, write_lines
 from nmln.formats.db import Facts, Known, infer_domain, read_known
 from nmln.formats.mln import Program, read_mln
 from nmln.inference import Answers, Best, Conditional, LogProbabilities
@@ -193,7 +192,7 @@ def write_answers(path: Path, answers: Answers, command: str) -> None:
                 "warnings": list(answers.warnings),
                 "answers": [vars(answer) for answer in answers],
             }
-            write_lines(path, [json.dumps(plain(content), indent=1)])
+            write_json(path, content, indent=1)
         case ".db":
             write_lines(path, _db(answers, command))
         case other:

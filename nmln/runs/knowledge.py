@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import re
 import shlex
 import time
@@ -17,7 +16,7 @@ from torch import Generator
 
 from nmln import checkpoint
 from nmln.errors import InputError
-from nmln.files import plain, refuse_links, write_lines
+from nmln.files import refuse_links, write_json, write_lines
 from nmln.knowledge import completion, ranking
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.potential import KnowledgePotential
@@ -227,7 +226,7 @@ def _write(job: KnowledgeJob, result: Result) -> None:
         "valid": None if result.valid is None else asdict(result.valid),
     }
     with writing(job.folder / SUMMARY, resuming(job.folder)):
-        _write_json(job.folder / SUMMARY, content)
+        write_json(job.folder / SUMMARY, content, ascii_only=False)
 
 
 def load(folder: Path) -> TrainedBase:
@@ -275,7 +274,7 @@ def rank(
             triples = getattr(base, split)
             found[split] = ranking.rank(asked, triples, base.known, batch=batch, tick=tick)
     summary = {split: one.summary() for split, one in found.items()}
-    _write_json(folder / "ranking.json", {"name": base.name, **summary})
+    write_json(folder / "ranking.json", {"name": base.name, **summary}, ascii_only=False)
     rows = (row for split, one in found.items() for row in _rank_rows(base, split, one))
     columns = ("split", "head", "relation", "tail", "head_rank", "tail_rank")
     _write_csv(folder / "ranks.csv", columns, rows)
@@ -322,10 +321,6 @@ def complete(
         row |= {name: f"{row[name]:.6g}" for name in ("probability", "log_odds", "base_rate")}
     _write_csv(path, (*columns, "surprise"), rows)
     return found
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    write_lines(path, [json.dumps(plain(content), indent=2, ensure_ascii=False)])
 
 
 def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[dict[str, object]]) -> None:

@@ -1,6 +1,5 @@
 """The held-out log-likelihood of a trained model, with log Z from both sides (`nmln.partition`)."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from jaxtyping import Float64, Integer
 from torch import Generator, Tensor
 
 from nmln.errors import InputError
-from nmln.files import plain, write_lines
+from nmln.files import write_json
 from nmln.kernels.registry import kernel_named
 from nmln.model import Model, load_run
 from nmln.molecules.likelihood import Structures, log_probabilities
@@ -128,7 +127,7 @@ def run(
         seed=seed,
         progress=progress,
     )
-    write_lines(RunFolder(folder).likelihood, [json.dumps(plain(found.numbers()), indent=2)])
+    write_json(RunFolder(folder).likelihood, found.numbers())
     return found
 
 

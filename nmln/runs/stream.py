@@ -4,7 +4,6 @@ The chains are dealt into blocks of a fixed size, see `blocks`. Any processes ca
 machine or several; in the end they are put together, counted and put in place of older samples.
 """
 
-import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,9 +15,10 @@ from nmln import checkpoint
 from nmln.diagnostics import Diagnostics, diagnose
 from nmln.errors import InputError, InterruptedRunError
 from nmln.extras import available, install_command
-from nmln.files import only_one, plain, write_lines
+from nmln.files import only_one, write_json
 from nmln.model import Model
 from nmln.molecules.chemistry import STATUSES
+from nmln.recording import joined, longest
 from nmln.report.summary import write_summary
 from nmln.runs.blocks import (
     REMEMBERED,
@@ -30,7 +30,6 @@ from nmln.runs.blocks import (
     decoder_of,
     work_on,
 )
-from nmln.runs.recorded import joined, longest
 from nmln.runs.replacing import check_free, swap, writing
 from nmln.runs.sample_rows import RowCounter, checked_rows, join_rows, write_counts
 from nmln.runs.specification import SamplingSettings, fingerprint
@@ -328,7 +327,7 @@ def _write_molecules(
     ]
     about = {name: value for name, value in job.about.items() if name != "resume"}
     summary = {**about, "attempts": settings.samples, "levels": levels, **common}
-    write_lines(written[2], [json.dumps(plain(summary), indent=2)])
+    write_json(written[2], summary)
     return summary, written
 
 

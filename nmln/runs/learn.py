@@ -1,0 +1,78 @@
+"""Learning the weights of the formulas in a `.mln` file from the worlds in a `.db` file."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Generator
+
+from nmln.errors import InputError
+from nmln.formats.db import read_db
+from nmln.formats.mln import Program, read_mln, write_mln
+from nmln.space import Space
+from nmln.training.weights import Learned, Recipe, learn_weights
+from nmln.types import Worlds
+
+
+@dataclass(frozen=True)
+class LearningJob:
+    """Formulas, the worlds to learn their weights from, and the file for the result."""
+
+    program: Program
+    space: Space
+    worlds: Worlds
+    target: Path
+
+
+def target_of(model: Path, output: Path | None) -> Path:
+    """Where the learned formulas go: to `output`, or beside the file that they come from."""
+    target = output or model.with_name(f"{model.stem}-learned.mln")
+    if target.suffix.lower() != ".mln":
+        raise InputError(
+            f"learned formulas are written to a .mln file, but not to {target}. Name one that ends in "
+            ".mln (--output).",
+            token=str(target),
+        )
+    return target
+
+
+def read_program(model: Path) -> Program:
+    """The formulas; refuses a file without any."""
+    program = read_mln(model)
+    if not program.formulas:
+        raise InputError(
+            "there is no formula in this file, so no weight to learn.", str(model), kind="empty"
+        )
+    return program
+
+
+def begin(program: Program, data: Path, target: Path) -> LearningJob:
+    """Read the worlds; what they do not list is false."""
+    space, worlds = read_db(data, program.language, program.domain)
+    return LearningJob(program, space, worlds, target)
+
+
+def run(
+    job: LearningJob,
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    exactly: bool | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Learned:
+    """Learn the weights and write the formulas with them; templates are written out.
+
+    Args:
+        job: what to learn, from what, and where the result goes.
+        recipe: prior, number of updates and chains.
+        seed: repeats a run exactly.
+        exactly: enumerate every world, or run chains; by default what is quicker.
+        progress: called with the number of updates done and of all updates.
+    """
+    rng = Generator().manual_seed(seed)
+    found = learn_weights(
+        job.space, job.program.formulas, job.worlds, rng, recipe, exactly=exactly, progress=progress
+    )
+    learned = Program(job.program.language, dict(job.program.domain), found.formulas)
+    write_mln(job.target, learned)
+    return found
