@@ -44,8 +44,8 @@ def learn(
 ) -> None:
     """Learn the weights of formulas by likelihood.
 
-    Learning starts from the weights in the file; hard formulas stay as they are. What the data do
-    not list is false. Writes the formulas with their weights, templates written out. With --config or --set
+    Learning starts from the weights in the file; hard formulas stay as they are. What the data do not
+    list is false. Writes the formulas with their weights, templates written out. With --config or --set
     the potential that is named there is trained beside the formulas, as `nmln train` does.
     """
     if config is not None or change:

@@ -325,15 +325,15 @@ def test_a_beginning_that_was_killed_between_split_and_head_is_begun_again(
 ) -> None:
     folder, written = people.parent / "run", []
 
-    def killed(path: Path, lines: Any) -> None:
+    def killed(path: Path, content: Any, **form: Any) -> None:
         if written:
             raise KeyboardInterrupt
         written.append(path)
-        write(path, lines)
+        write(path, content, **form)
 
-    write = heads.write_lines
+    write = heads.write_json
     with monkeypatch.context() as patch:
-        patch.setattr(heads, "write_lines", killed)
+        patch.setattr(heads, "write_json", killed)
         with pytest.raises(KeyboardInterrupt):
             training.begin(folder, settings(people))
     assert contents(folder).keys() == {"split.json"}
