@@ -1,9 +1,10 @@
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.runs.runs import Outcome, command_line, whole_run, write_worlds
+from tests.runs.runs import Outcome, command_line, run_here, whole_run, write_worlds
 
 
 @pytest.fixture
@@ -23,3 +24,19 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Outc
     """Runs `nmln` with some arguments; gives its exit code and what it said on stderr."""
     with command_line(tmp_path_factory.mktemp("said")) as call:
         yield call
+
+
+@pytest.fixture
+def here(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Outcome]:
+    """Runs the command line in this process."""
+    return lambda *arguments: run_here(monkeypatch, capfd, *arguments)
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A finished run whose name must be quoted."""
+    target = tmp_path / "my run"
+    shutil.copytree(finished, target)
+    return target

@@ -21,28 +21,11 @@ from tests.runs.runs import (
     Outcome,
     equal,
     half_written,
-    run_here,
     settings,
     weights,
     whole_run,
     write_config,
 )
-
-
-@pytest.fixture
-def here(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., Outcome]:
-    return lambda *arguments: run_here(monkeypatch, capfd, *arguments)
-
-
-@pytest.fixture
-def run(finished: Path, tmp_path: Path) -> Path:
-    """A finished run whose name must be quoted."""
-    target = tmp_path / "my run"
-    shutil.copytree(finished, target)
-    return target
-
 
 # The split belongs to the run.
 

@@ -19,7 +19,6 @@ from tests.runs.main_jobs import small, write_molecules
 from tests.runs.runs import (
     Outcome,
     equal,
-    run_here,
     settings,
     weights,
     whole_run,
@@ -27,21 +26,6 @@ from tests.runs.runs import (
 )
 
 STEP = "checkpoints/step-000000002"
-
-
-@pytest.fixture
-def here(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., Outcome]:
-    return lambda *arguments: run_here(monkeypatch, capfd, *arguments)
-
-
-@pytest.fixture
-def run(finished: Path, tmp_path: Path) -> Path:
-    """A finished run whose name must be quoted."""
-    target = tmp_path / "my run"
-    shutil.copytree(finished, target)
-    return target
 
 
 def contents(folder: Path) -> dict[str, bytes]:
