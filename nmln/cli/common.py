@@ -63,6 +63,7 @@ def check_output(path: Path, overwrite: bool, inputs: Sequence[Path | None] = ()
         raise InputError(
             "this file is there already. Name another one (--output), or give --overwrite.",
             str(path),
+            kind="exists",
         )
 
 
@@ -158,7 +159,9 @@ def settings_in(given: list[str]) -> dict[str, Any]:
     for text in given:
         name, equals, value = text.partition("=")
         if not equals:
-            raise InputError(f"--set {text!r} has no value. Write --set chains.moves=5.")
+            raise InputError(
+                f"--set {text!r} has no value. Write --set chains.moves=5.", kind="syntax"
+            )
         try:
             changes[name.strip()] = json.loads(value)
         except (ValueError, RecursionError):  # also of numbers with very many digits

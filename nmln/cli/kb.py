@@ -104,7 +104,8 @@ def train(
         if source is not None or output is not None or parts or wishes:
             raise InputError(
                 "--resume goes on with a run as it is. Give nothing else with it but "
-                "--checkpoint-seconds."
+                "--checkpoint-seconds.",
+                kind="conflict",
             )
         if knowledge.finished(resume):
             typer.echo(f"This run is finished. Next: {_next(resume)}")
@@ -113,7 +114,8 @@ def train(
     elif source is None:
         raise InputError(
             "there is nothing to train on. Name a folder of triples or a known base (nmln kb train "
-            "nations), or go on with a run (--resume)."
+            "nations), or go on with a run (--resume).",
+            kind="missing",
         )
     else:
         job = knowledge.begin(source, output, parts, wishes)

@@ -103,15 +103,17 @@ def sample(
     if resume and (overwrite or wish != sampling.Wish(1000)):
         raise InputError(
             "--resume goes on with sampling as it was begun. Give nothing else with it than --output, "
-            "--part and --processes."
+            "--part and --processes.",
+            kind="conflict",
         )
     if parts_in and not join:
-        raise InputError("--from names the parts to be joined. Give --join too.")
+        raise InputError("--from names the parts to be joined. Give --join too.", kind="conflict")
     if join:
         if resume or part or wish != sampling.Wish(1000):
             raise InputError(
                 "--join puts together what was drawn. Give nothing else with it than --from, --output "
-                "and --overwrite."
+                "and --overwrite.",
+                kind="conflict",
             )
         _join(opened, output, parts_in or [], overwrite)
         return

@@ -63,12 +63,15 @@ def train(
         if any(one is not None and one != [] for one in given):
             raise InputError(
                 "--resume goes on with a run as it is. Give nothing else with it but --processes, "
-                "--tensorboard, and --data or --language where the data have moved."
+                "--tensorboard, and --data or --language where the data have moved.",
+                kind="conflict",
             )
         _go_on(resume, processes, tensorboard, data, None if language is None else str(language))
         return
     if data is not None:
-        raise InputError("--data is for --resume. Name the data of a new run without it.")
+        raise InputError(
+            "--data is for --resume. Name the data of a new run without it.", kind="conflict"
+        )
     flags: dict[str, Any] = {
         "data.source": source,
         "data.language": None if language is None else str(language),
@@ -115,7 +118,9 @@ def _settings(config: Path | None, preset: str | None, flags: dict[str, Any]) ->
     )
     length = {name: flags[f"training.{name}"] for name in _LENGTHS if f"training.{name}" in flags}
     if None not in length.values() and len(length) > 1:
-        raise InputError("--minutes and --steps both say how long to train. Give one of them.")
+        raise InputError(
+            "--minutes and --steps both say how long to train. Give one of them.", kind="conflict"
+        )
     if length.keys() == {"steps"}:
         flags = {"training.minutes": None, **flags}  # of the file, which flags override
     return override(base, flags)

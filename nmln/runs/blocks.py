@@ -217,6 +217,7 @@ class Kept(NamedTuple):
                 f"this checkpoint does not belong to this sampling ({why}). Restore it from a copy, or "
                 "restart with --overwrite.",
                 str(found.path),
+                kind="damaged",
             ) from None
 
     def save(self, job: SamplingJob, block: int) -> None:

@@ -52,14 +52,16 @@ def _check_folders(folders: Sequence[Path]) -> None:
         raise InputError("one run alone has no mean. Name two or more.")
     for number, folder in enumerate(folders):
         if folder.resolve() in [one.resolve() for one in folders[:number]]:
-            raise InputError("this run is named twice. Name each of them once.", str(folder))
+            raise InputError(
+                "this run is named twice. Name each of them once.", str(folder), kind="conflict"
+            )
 
 
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(explain(error, folder), str(folder)) from None
+        raise InputError(explain(error, folder), str(folder), kind="system") from None
 
 
 def _check_data(folders: Sequence[Path], heads: Sequence[RunHead]) -> None:
@@ -76,4 +78,5 @@ def _check_data(folders: Sequence[Path], heads: Sequence[RunHead]) -> None:
                 f"this run has learned from other data than {own[0]}, or from another split of "
                 "them: what is held out from the one the other may know. Train it on the same.",
                 str(folder),
+                kind="conflict",
             )

@@ -75,7 +75,9 @@ def read_formula(space: Space, text: str) -> WeightedFormula:
         return _checked(parse_formula(text, space.language, _domain(space)), space)
     except InputError as error:
         column = error.column or error.at(source, text=text).column
-        raise InputError(_hinted(error, space), source, column=column) from None
+        raise InputError(
+            _hinted(error, space), source, column=column, token=error.token, kind=error.kind
+        ) from None
 
 
 def read_formulas(space: Space, path: Path) -> list[WeightedFormula]:
@@ -105,9 +107,11 @@ def read_formulas(space: Space, path: Path) -> list[WeightedFormula]:
         message = _hinted(error, space)
         if error.kind == "twice":
             message += " Sorts and predicates are those of the model: leave declarations out."
-        raise InputError(message, str(path), line, error.column) from None
+        raise InputError(
+            message, str(path), line, error.column, token=error.token, kind=error.kind
+        ) from None
     if not program.formulas:
-        raise InputError("there is no formula in this file.", str(path))
+        raise InputError("there is no formula in this file.", str(path), kind="missing")
     return list(program.formulas)
 
 
@@ -120,7 +124,8 @@ def _checked(formula: WeightedFormula, space: Space) -> WeightedFormula:
     if formula.weight is None and not formula.hard:
         raise InputError(
             f"{formula} has no weight and is not hard, so it would do nothing. Begin it with a weight, "
-            "as in '1.5 …', or end it with a full stop."
+            "as in '1.5 …', or end it with a full stop.",
+            kind="syntax",
         )
     values = space.language.value_sorts
     for variable in free_variables(formula.formula):

@@ -72,12 +72,13 @@ def load(config: DataConfig) -> Source:
     else:
         space, worlds = from_networkx(read_graphs(path))
     if len(worlds) < 1:
-        raise InputError("there are no worlds in it.", config.source)
+        raise InputError("there are no worlds in it.", config.source, kind="missing")
     if not bool((space.sizes > 1).any()):
         raise InputError(
             "only one world is possible here, so that there is nothing to learn. Give data in which "
             "something can differ.",
             config.source,
+            kind="missing",
         )
     train, test = split(len(worlds), config.split_seed, config.train_share)
     return Source(kind, space, worlds, train, test, formulas, names, dropped)
@@ -97,7 +98,8 @@ def kind_of(source: str) -> Kind:
     check_readable(source)
     if not source.strip():
         raise InputError(
-            "no data are named. Name a file, a folder of graphs or a set of molecules."
+            "no data are named. Name a file, a folder of graphs or a set of molecules.",
+            kind="empty",
         )
     path = Path(source)
     suffixes = [suffix.lower() for suffix in path.suffixes]
@@ -119,7 +121,7 @@ def read_graphs(path: Path) -> list[nx.Graph]:
     """The graph in a GraphML file, or those of a folder in the order of their names."""
     files = sorted(path.glob("*.graphml")) if path.is_dir() else [path]
     if not files:
-        raise InputError("there is no .graphml file in this folder.", str(path))
+        raise InputError("there is no .graphml file in this folder.", str(path), kind="missing")
     for file in files:
         check_readable(file)
     graphs = []
@@ -198,6 +200,7 @@ def inspect(paths: Sequence[Path]) -> Contents:
                 f"files ending in {path.suffix or 'nothing'} are not known here. Give .mln, .db, .nl "
                 "or .tsv files, or molecules as .smi or .csv (either may have .gz behind it).",
                 str(path),
+                kind="unsupported",
             )
         by_kind[path.suffix.lower()].append(path)
     if by_kind[".tsv"]:

@@ -119,7 +119,9 @@ def run(
     levels the target is taken, or one `level`, or all.
     """
     if not paths:
-        raise InputError("there are no samples to evaluate. Name at least one file.")
+        raise InputError(
+            "there are no samples to evaluate. Name at least one file.", kind="missing"
+        )
     files = [locate(path) for path in paths]
     progress("reading the training and test set")
     learnt, held_out = references(train, test, folder, column, size, processes, data)
@@ -218,7 +220,8 @@ def references(
             what = "training" if part == "train" else "test"
             raise InputError(
                 f"the {what} set is not known. Name a file, a set or the folder of a run with --{part}, "
-                "or the run that has both with --run."
+                "or the run that has both with --run.",
+                kind="missing",
             )
         if source is not None and not Path(source).is_dir():
             return read_reference(source, column, size, processes)
@@ -226,7 +229,9 @@ def references(
         if run not in runs:
             runs[run] = of_run(run, data)
         if not (found := runs[run][part]).smiles:
-            raise InputError(f"this run has no {part} molecules. Name some: --{part}.", str(run))
+            raise InputError(
+                f"this run has no {part} molecules. Name some: --{part}.", str(run), kind="missing"
+            )
         return found
 
     return find("train", train), find("test", test)
@@ -237,7 +242,9 @@ def of_run(folder: Path, data: str | None = None) -> dict[Part, Reference]:
     home = RunFolder(folder)
     head = home.read_head()
     if head.kind != "molecules":
-        raise InputError("this run is not about molecules. Name another one.", str(folder))
+        raise InputError(
+            "this run is not about molecules. Name another one.", str(folder), kind="unsupported"
+        )
     source = home.read_source(head, data)
     sizes = frozenset([len(source.space.domain["node"])])
     chosen: dict[Part, frozenset[str]] = {
@@ -284,7 +291,9 @@ def _chosen(found: list[Samples], level: int | Literal["all"] | None) -> list[Sa
     if chosen := [one for one in found if one.level == level]:
         return chosen
     levels = ", ".join(str(one.level) for one in found)
-    raise InputError(f"there are no samples of level {level}, only of {levels}.", found[0].source)
+    raise InputError(
+        f"there are no samples of level {level}, only of {levels}.", found[0].source, kind="missing"
+    )
 
 
 def _names(samples: Sequence[Samples]) -> list[str]:

@@ -141,6 +141,7 @@ class RunFolder:
                 f"there is a run in this folder already. Continue it ({self.resume_command}), or choose "
                 "another folder (--output).",
                 str(self.path),
+                kind="exists",
             )
         for path in (
             self.metrics, self.checkpoints, self.model, self.report, *self.curves, self.likelihood,
@@ -191,7 +192,9 @@ class RunFolder:
         refuse_links(self.path)
         if not self.is_run:
             raise InputError(
-                "there is no run in this folder. Start one with nmln train.", str(self.path)
+                "there is no run in this folder. Start one with nmln train.",
+                str(self.path),
+                kind="missing",
             )
         content = checkpoint.read_json(self.head)
         written = content.get("format", 1)
@@ -201,6 +204,7 @@ class RunFolder:
                 f"this run was started in format {str(written)[:40]} by nmln {version}, but nmln "
                 f"{checkpoint.VERSION} reads formats up to {checkpoint.FORMAT}. Upgrade nmln.",
                 str(self.head),
+                kind="version",
             )
         try:
             kind, program = content["kind"], content["program"]
@@ -215,11 +219,13 @@ class RunFolder:
                 f"{error.message} The run was started with nmln {version}, and this is nmln "
                 f"{checkpoint.VERSION}: continue it with the version that it was started with.",
                 str(self.head),
+                kind=error.kind,
             ) from None
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(
                 f"this does not describe a run ({error}). Restore it from a copy, or restart the run.",
                 str(self.head),
+                kind="damaged",
             ) from None
 
     # The data and their split.
@@ -239,6 +245,7 @@ class RunFolder:
                 f"there is no {self.split.name} in this run to say what is held out. Restore it from a "
                 "copy.",
                 str(self.path),
+                kind="damaged",
             )
         split = checkpoint.read_json(self.split)
         self._check_there(where)
@@ -253,6 +260,7 @@ class RunFolder:
                 "this does not say which of the data are learned from and which are held out. "
                 "Restore it from a copy.",
                 str(self.split),
+                kind="damaged",
             ) from None
         if not torch.equal(places, torch.arange(len(source.worlds))):
             if head.fingerprint is None:
@@ -261,6 +269,7 @@ class RunFolder:
                 f"this does not fit the data {where.source}: each world is either learned from or "
                 "held out. Restore it from a copy.",
                 str(self.split),
+                kind="damaged",
             )
         found = replace(source, train=train, test=test)
         if head.split not in (None, split_hash(found)):
@@ -268,6 +277,7 @@ class RunFolder:
                 "this is not the split that the run started with: what it has learned from would count "
                 "as held out. Restore it from a copy.",
                 str(self.split),
+                kind="damaged",
             )
         return found
 
@@ -280,6 +290,7 @@ class RunFolder:
                     f"the data of this run are not here any more. If they have moved, name them: "
                     f"{self.resume_command} {flag} NEW_PATH",
                     name,
+                    kind="missing",
                 )
 
     def other_data(self, source: Source, name: str) -> InputError:
@@ -289,6 +300,7 @@ class RunFolder:
             f"the data {name} are not those that this run started with: their worlds, their order or "
             f"the language has changed{reader}. Bring back the old data, or restart the run.",
             str(self.path),
+            kind="conflict",
         )
 
 
@@ -298,6 +310,7 @@ def foreign(path: Path) -> InputError:
         "this was not written by a run in this folder, and a run would replace it. Move it away, or "
         "choose another folder (--output).",
         str(path),
+        kind="exists",
     )
 
 
@@ -329,7 +342,9 @@ def writing(path: Path, again: str | None = None) -> Iterator[None]:
         if checkpoint.saved_steps(path.parent):
             command = again or RunFolder(path.parent).resume_command
             kept = f" The run is kept as its last checkpoint has it; then continue with: {command}"
-        raise InputError(f"{checkpoint.explain(error, path)}{kept}", str(path)) from error
+        raise InputError(
+            f"{checkpoint.explain(error, path)}{kept}", str(path), kind="system"
+        ) from error
 
 
 def _looks_like_head(path: Path) -> bool:

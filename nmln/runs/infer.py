@@ -71,7 +71,8 @@ def pose(
     """
     if not inputs:
         raise InputError(
-            "there is no model. Name a .mln file or the folder of a trained one: -i FILE."
+            "there is no model. Name a .mln file or the folder of a trained one: -i FILE.",
+            kind="missing",
         )
     known = None if evidence is None else read_known(evidence)
     programs = [path for path in inputs if path.suffix.lower() == ".mln"]
@@ -89,7 +90,7 @@ def pose(
         added += read_formulas(space, path)
     added += [read_formula(space, text) for text in formulas]
     if model is None and not added:
-        raise InputError("there is no formula in this file.", str(programs[0]))
+        raise InputError("there is no formula in this file.", str(programs[0]), kind="missing")
     names = _closed(space, query, closed, opened)
     certain = Evidence.none(space) if known is None else known.evidence(space, names)
     if known is None and names:
@@ -104,6 +105,7 @@ def _load(folder: Path) -> Model:
         raise InputError(
             "a model is a .mln file or the folder of a trained one, but this is neither.",
             str(folder),
+            kind="unsupported",
         )
     return load(folder)
 

@@ -99,6 +99,7 @@ def read_summary(path: Path) -> dict[str, Any]:
         raise InputError(
             "this does not describe samples. Restore it from a copy, or sample again (--overwrite).",
             str(path),
+            kind="damaged",
         )
     return summary
 
@@ -125,6 +126,7 @@ def _chains(summary: dict[str, Any], judged: dict[str, Any], told: pages.RunReco
         raise InputError(
             "this does not describe chains. Restore it from a copy, or sample again (--overwrite).",
             str(told.folder / "samples" / "chains.json"),
+            kind="damaged",
         ) from None
     speed = (
         f"{summary['samples_per_second']:,.0f} samples a second at the target, "

@@ -81,6 +81,7 @@ def _check_new(folder: Path) -> None:
         raise InputError(
             "there is a run of nmln train in this folder. Name another one with --output.",
             str(folder),
+            kind="exists",
         )
     if (folder / SUMMARY).exists() and not _is_own_summary(folder / SUMMARY):
         raise foreign(folder / SUMMARY)
@@ -89,12 +90,14 @@ def _check_new(folder: Path) -> None:
             f"there is a run in this folder that has not come to its end. Continue it "
             f"({resuming(folder)}), or name another one with --output.",
             str(folder),
+            kind="exists",
         )
     RunFolder(folder).check_model()
     if RunFolder(folder).model.exists():
         raise InputError(
             "there is a trained model in this folder. Name another one with --output, or remove it.",
             str(folder),
+            kind="exists",
         )
     if (folder / HISTORY).exists() and not (folder / SUMMARY).exists():
         raise foreign(folder / HISTORY)
@@ -130,7 +133,9 @@ def resuming(folder: Path) -> str:
 
 def _check_unfinished(folder: Path) -> None:
     if finished(folder):
-        raise InputError("this run is finished: there is nothing to go on with.", str(folder))
+        raise InputError(
+            "this run is finished: there is nothing to go on with.", str(folder), kind="missing"
+        )
 
 
 def resume(folder: Path) -> KnowledgeJob:
@@ -140,6 +145,7 @@ def resume(folder: Path) -> KnowledgeJob:
         raise InputError(
             "there is no checkpoint of nmln kb train in this folder. Begin a run: nmln kb train nations",
             str(folder),
+            kind="missing",
         )
     with RunFolder(folder).locked():  # refused before everything is read
         RunFolder(folder).check_model()
@@ -238,10 +244,12 @@ def load(folder: Path) -> TrainedBase:
                 "this run has not come to its end, so that it has no model yet. Continue it: "
                 f"{resuming(folder)}",
                 str(folder),
+                kind="exists",
             )
         raise InputError(
             "there is no trained knowledge base in this folder. Train one: nmln kb train nations",
             str(folder),
+            kind="missing",
         )
     return TrainedBase.load(RunFolder(folder).model)
 
@@ -254,6 +262,7 @@ def ranked_splits(trained: TrainedBase) -> dict[str, int]:
         raise InputError(
             "there is nothing to rank: this knowledge base was trained without valid.tsv and test.tsv.",
             trained.base.source or None,
+            kind="missing",
         )
     return counts
 

@@ -146,7 +146,7 @@ def measure(
 ) -> Likelihood:
     """The mean log-probability of worlds under a model, and of molecules if the worlds are some."""
     if not len(train):
-        raise InputError("there are no worlds to measure the likelihood of.")
+        raise InputError("there are no worlds to measure the likelihood of.", kind="missing")
     target = model.level(-1)
     structures = [Structures.of(model.space, worlds) for worlds in (train, test) if molecules]
     found = log_z_of(model, train, chains, steps, sweeps, seed, progress)

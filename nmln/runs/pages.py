@@ -98,6 +98,7 @@ def read_run(folder: Path) -> RunRecord:
             "this run has not recorded any step yet, so there is nothing to draw. Continue it: "
             f"{home.resume_command}",
             str(home.metrics),
+            kind="missing",
         )
     split = {
         name: len(worlds) for name, worlds in _read(home.split).items() if isinstance(worlds, list)

@@ -26,7 +26,9 @@ def read_part(text: str) -> Part:
     """The second of eight is written 2/8."""
     found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text.strip())
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
-        raise InputError(f"a part is written as 2/8, the second of eight, but this is {text!r}.")
+        raise InputError(
+            f"a part is written as 2/8, the second of eight, but this is {text!r}.", kind="syntax"
+        )
     return Part(int(found[1]), int(found[2]))
 
 
@@ -65,6 +67,7 @@ def join(
                     f"this part is of another sampling than {parts[0].work} ({told}). Draw it again, "
                     "or join it with its own.",
                     str(part.work),
+                    kind="conflict",
                 )
         for part, one in zip(parts, found, strict=True):
             _check_done(part, model, one)
@@ -89,6 +92,7 @@ def _collect(place: SamplePlace, folders: Sequence[Path]) -> list[SamplePlace]:
                 f"there is no part of a sampling here to join.{done} Draw one with --part 1/2, or name "
                 "the folders of parts with --from.",
                 str(folder),
+                kind="missing",
             )
         found += here
     places: dict[Part, SamplePlace] = {}
@@ -98,6 +102,7 @@ def _collect(place: SamplePlace, folders: Sequence[Path]) -> list[SamplePlace]:
             raise InputError(
                 f"this part is there twice, in {places[one.part].work} too. Leave one of them out.",
                 str(one.work),
+                kind="exists",
             )
         places[one.part] = one
     counts = sorted({part.total for part in places})
@@ -106,6 +111,7 @@ def _collect(place: SamplePlace, folders: Sequence[Path]) -> list[SamplePlace]:
             f"these parts are not of one division: some are of {counts[0]}, some of {counts[1]}. Name "
             "those that belong together with --from.",
             str(place.output),
+            kind="conflict",
         )
     missing = [str(n) for n in range(1, counts[0] + 1) if Part(n, counts[0]) not in places]
     if missing:
@@ -114,6 +120,7 @@ def _collect(place: SamplePlace, folders: Sequence[Path]) -> list[SamplePlace]:
             f"{'are' if len(missing) > 1 else 'is'} missing. Draw with --part "
             f"{missing[0]}/{counts[0]}, or name the folders of all parts with --from.",
             str(place.output),
+            kind="missing",
         )
     return [places[part] for part in sorted(places)]
 
@@ -122,13 +129,21 @@ def _begun(part: SamplePlace, model: Model) -> Begun:
     check_own(part)
     found = read_marker(part)
     if found is None:
-        raise InputError("this part holds no sampling. Draw it again.", str(part.work))
+        raise InputError(
+            "this part holds no sampling. Draw it again.", str(part.work), kind="missing"
+        )
     if found.settings.model != fingerprint(model):
-        raise InputError("this part is of another model. Draw it again.", str(part.work))
+        raise InputError(
+            "this part is of another model. Draw it again.", str(part.work), kind="conflict"
+        )
     return found
 
 
 def _check_done(part: SamplePlace, model: Model, found: Begun) -> None:
     job = SamplingJob.of(part, model, found)
     if any(job.sweeps_done(block) < job.settings.sweeps for block in job.blocks):
-        raise InputError(f"this part is not done yet. Continue with: {job.again}", str(part.work))
+        raise InputError(
+            f"this part is not done yet. Continue with: {job.again}",
+            str(part.work),
+            kind="conflict",
+        )

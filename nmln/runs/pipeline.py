@@ -79,7 +79,9 @@ class JobSettings:
         if "training.steps" not in self.changes:
             flags["training.minutes"] = MINUTES if self.minutes is None else self.minutes
         elif self.minutes is not None:
-            raise InputError("minutes and training.steps both say how long. Give one of them.")
+            raise InputError(
+                "minutes and training.steps both say how long. Give one of them.", kind="conflict"
+            )
         return override(configure({}, preset=PRESET), {**flags, **self.changes})
 
     def located(self) -> "JobSettings":
@@ -133,6 +135,7 @@ def check_kind(data: str) -> None:
             f"the main job is for molecules, but this holds {what}. Learn from them with: nmln train "
             f"{told}, then nmln sample {name}",
             data,
+            kind="unsupported",
         )
 
 
@@ -144,6 +147,7 @@ def load(settings: JobSettings) -> sources.Source:
             f"{len(source.names)} molecules cannot be split into some to learn from and some to keep "
             "apart. Give more of them.",
             settings.data,
+            kind="empty",
         )
     return source
 
@@ -157,6 +161,7 @@ def begin(folder: Path, settings: JobSettings) -> JobSettings:
             raise InputError(
                 "there is a run of nmln train in this folder. Choose another one (--output).",
                 str(folder),
+                kind="exists",
             )
         RunFolder(folder).check_new()
         write_settings(folder, settings)
@@ -170,6 +175,7 @@ def begin(folder: Path, settings: JobSettings) -> JobSettings:
             f"a job with other settings was begun in this folder ({', '.join(differences)}). Say the "
             "same to go on with it, or choose another folder (--output).",
             str(folder),
+            kind="conflict",
         )
     return recorded
 
@@ -221,7 +227,9 @@ def read_settings(folder: Path) -> JobSettings | None:
         return found
     except TypeError as error:
         raise InputError(
-            f"this does not describe a job ({error}). Choose another folder (--output).", str(path)
+            f"this does not describe a job ({error}). Choose another folder (--output).",
+            str(path),
+            kind="damaged",
         ) from None
 
 

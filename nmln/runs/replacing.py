@@ -36,6 +36,7 @@ def check_free(place: SamplePlace, work: Path, levels: Sequence[int], overwrite:
             f"there are samples in this folder already ({there[0].name}). Choose another one "
             "(--output), or give --overwrite.",
             str(place.home),
+            kind="exists",
         )
     before = _written_before(place)
     for path in counts:

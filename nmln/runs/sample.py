@@ -80,6 +80,7 @@ def open_run(folder: Path) -> OpenedRun:
         raise InputError(
             f"this run is said to be of {opened.kind}, but its model is not: {error.message}",
             str(RunFolder(folder).head),
+            kind=error.kind,
         ) from None
     return opened
 
@@ -126,11 +127,12 @@ def begin(
 ) -> stream.SamplingJob:
     """Sampling, begun or gone on with; `stream.work` and `finish` do the rest."""
     if wish.count < 1:
-        raise InputError("nothing was sampled: ask for at least one sample.")
+        raise InputError("nothing was sampled: ask for at least one sample.", kind="empty")
     if opened.kind != "molecules" and (wish.all_levels or wish.scaffold is not None):
         raise InputError(
             f"scaffolds and rows of all levels are for molecules, but {opened.name} learned from "
-            f"{'graphs' if opened.kind == 'graphs' else 'a .db file'}. Leave them out."
+            f"{'graphs' if opened.kind == 'graphs' else 'a .db file'}. Leave them out.",
+            kind="unsupported",
         )
     if wish.kernel:
         kernel_named(wish.kernel, opened.model.space)  # a wrong name is told before anything starts

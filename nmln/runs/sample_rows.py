@@ -83,6 +83,7 @@ class SampleFile:
                 "another process is sampling into this folder. Wait for it, or choose another folder "
                 "(--output).",
                 str(self.path.parent.parent.parent),
+                kind="busy",
             ) from None
 
 
@@ -158,7 +159,9 @@ def checked_rows(path: Path, size: int, expected: Iterable[tuple[int, int]]) -> 
 
 def unlike(path: Path, what: str) -> InputError:
     return InputError(
-        f"this file is not as sampling left it: {what}. Restart with --overwrite.", str(path)
+        f"this file is not as sampling left it: {what}. Restart with --overwrite.",
+        str(path),
+        kind="damaged",
     )
 
 

@@ -138,7 +138,9 @@ def attend(place: SamplePlace, model: Model) -> SamplingJob:
     found = read_marker(place)
     if found is None:
         done = " It is finished." if place.results() else ""
-        raise InputError(f"there is no sampling here to go on with.{done}", str(place.output))
+        raise InputError(
+            f"there is no sampling here to go on with.{done}", str(place.output), kind="missing"
+        )
     return _checked(place, model, found)
 
 
@@ -149,6 +151,7 @@ def _checked(place: SamplePlace, model: Model, found: Begun) -> SamplingJob:
             "the model has changed since this sampling was begun. Begin anew with --overwrite, or "
             "choose another folder (--output).",
             str(place.output),
+            kind="conflict",
         )
     try:
         found.settings.check(model)
@@ -174,6 +177,7 @@ def _same(
             f"sampling with other settings was begun in this folder ({told})."
             " Continue it (--resume), choose another folder (--output), or give --overwrite.",
             str(place.output),
+            kind="conflict",
         )
     return job
 
@@ -265,6 +269,7 @@ def _done(job: SamplingJob, block: int) -> Kept:
         raise InputError(
             f"block {block} of {job.settings.parts} is not done yet. Continue with: {job.again}",
             str(job.folder),
+            kind="conflict",
         )
     return kept
 

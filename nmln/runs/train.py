@@ -79,6 +79,7 @@ def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> TrainingJ
         raise InputError(
             "a language is for worlds in .db files, and this is none. Leave it out (--language).",
             config.data.source,
+            kind="unsupported",
         )
     # Recorded: later, any number of processes continues with the same blocks.
     blocks = max(config.training.blocks, ranks.count)
@@ -115,6 +116,7 @@ def resume(
             "this model was combined from others and is finished. Train one of those on, and combine "
             "them again.",
             str(folder),
+            kind="unsupported",
         )
     if ranks is None or ranks.first:
         with home.locked():  # refused before the data are read
@@ -135,6 +137,7 @@ def resume(
                 "this checkpoint was made with another split of the data than the one in split.json. "
                 "Restore the folder from a copy.",
                 str(kept.path),
+                kind="damaged",
             )
         seconds = restore(kept, trainer, guard)
     return TrainingJob(folder, config, source, model, trainer, guard, seconds, seen)
@@ -158,6 +161,7 @@ def _check_unchanged(job: TrainingJob) -> None:
             "another process has trained in this folder meanwhile. Continue with: "
             f"{job.home.resume_command}",
             str(job.folder),
+            kind="busy",
         )
     if head.config.data != job.config.data:
         job.home.record_data(job.config.data)

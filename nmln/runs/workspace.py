@@ -222,6 +222,7 @@ def read_marker(place: SamplePlace) -> Begun | None:
             f"nmln {checkpoint.VERSION} reads formats up to {FORMAT}. Upgrade nmln, or choose another "
             "folder (--output).",
             str(path),
+            kind="version",
         )
     try:
         if written != FORMAT or type(written) is not int:
@@ -283,6 +284,7 @@ def damaged(path: Path, error: Exception | str) -> InputError:
         f"this is not what a sampling wrote ({error}). Restore it from a copy, or restart with "
         "--overwrite.",
         str(path),
+        kind="damaged",
     )
 
 
@@ -327,6 +329,7 @@ def foreign(path: Path) -> InputError:
         "this was not written by sampling, so it is left alone. Move it away, or choose another folder "
         "(--output).",
         str(path),
+        kind="exists",
     )
 
 
