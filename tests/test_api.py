@@ -18,10 +18,10 @@ def test_every_public_name_is_there() -> None:
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ('nmln.Attribute("p", "node")', "tuples of names, not single strings"),
+        ('nmln.Attribute("p", "node")', "must be tuples of names, got a single string"),
         (
             'nmln.Space(nmln.Language(nmln.predicate("p", "a")), {"a": (1, 2)})',
-            "constants are strings, but the sort a has 1. Convert them with str()",
+            "constants must be strings, but the sort a has 1. Convert them with",
         ),
         (
             's = nmln.Space(nmln.Language(nmln.predicate("p", "a")), {"a": 2});'

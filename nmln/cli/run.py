@@ -101,7 +101,7 @@ def _stage(number: int, text: str) -> None:
 
 @contextmanager
 def _kept(command: str) -> Iterator[None]:
-    """Whoever stops the job is told how to go on with all of it."""
+    """When the job is stopped, the message names the command that continues all of it."""
     try:
         yield
     except InterruptedRunError as error:
@@ -111,7 +111,7 @@ def _kept(command: str) -> Iterator[None]:
     except (typer.Exit, SystemExit) as left:
         code = left.exit_code if isinstance(left, typer.Exit) else left.code
         if code not in (0, 2):
-            typer.echo(f"Or go on with the whole job: {command}", err=True)
+            typer.echo(f"Or continue the whole job with: {command}", err=True)
         raise
 
 

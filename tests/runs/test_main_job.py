@@ -222,19 +222,18 @@ def test_the_command_of_the_page_repeats_the_job_to_the_bit(
     assert len(refused.lines) == 1
 
 
-def test_whoever_stops_the_job_is_told_how_to_go_on_with_all_of_it(
+def test_a_stopped_job_names_the_command_that_continues_all_of_it(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    told = "stopped after step 3, and kept. Continue with: nmln train --resume out"
     with pytest.raises(InterruptedRunError) as left, _kept("nmln run --seed 1"):
-        raise InterruptedRunError(told)
+        raise InterruptedRunError("stopped after step 3, and kept.", "nmln train --resume out")
     assert str(left.value) == "stopped after step 3, and kept. Continue with: nmln run --seed 1"
     with pytest.raises(InterruptedRunError, match="Continue with: nmln run"), _kept("nmln run"):
         raise KeyboardInterrupt
     for code, hint in ((130, True), (1, True), (2, False)):
         with pytest.raises(typer.Exit), _kept("nmln run"):
             raise typer.Exit(code)
-        assert ("go on with the whole job: nmln run" in capfd.readouterr().err) == hint
+        assert ("continue the whole job with: nmln run" in capfd.readouterr().err) == hint
 
 
 def test_the_page_does_not_promise_the_same_samples_of_other_processes(
