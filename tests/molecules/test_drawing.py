@@ -24,5 +24,5 @@ def test_different_molecules_give_different_pictures() -> None:
 
 @pytest.mark.parametrize("text", ["", "C(", "<script>"])
 def test_what_is_no_molecule_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="no molecule"):
+    with pytest.raises(InputError, match="not a molecule"):
         draw_svg(text)
