@@ -69,4 +69,4 @@ def test_no_code_reads_the_sentence_of_an_error() -> None:
             elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
                 looked_at = node.comparators[0]
             if isinstance(looked_at, ast.Attribute) and looked_at.attr == "message":
-                raise AssertionError(f"{path}:{node.lineno} reads a message")
+                raise AssertionError(f"{path} reads a message: {ast.unparse(node)}")
