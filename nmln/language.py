@@ -234,3 +234,16 @@ class Language:
             f"{quote(s)} = {{{', '.join(map(quote_constant, names))}}}" for s, names in sets.items()
         ]
         return "\n".join([*lines, *(attribute.declaration() for attribute in self)])
+
+
+def misplaced(
+    constant: str, where: object, sort: str, names: Sequence[str], homes: Sequence[str]
+) -> str:
+    """The message about a constant that its sort does not have; `homes` are sorts that have it."""
+    if homes:
+        return f"{constant} in {where} is of sort {homes[0]}, but a {sort} must stand there."
+    shown = ", ".join(map(quote_constant, names[:8])) + (", …" if len(names) > 8 else "")
+    return (
+        f"undeclared constant {constant} in {where}: the sort {sort} has {shown}. Declare it there, "
+        "or correct the name."
+    )

@@ -6,14 +6,14 @@ with neither a capital nor a digit is printed in quotes, so that it is not read 
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import isfinite, prod
 from typing import NamedTuple
 
 from nmln.errors import InputError
-from nmln.language import Domain, Language, quote, quote_constant
+from nmln.language import Domain, Language, misplaced, quote, quote_constant
 from nmln.memory import refuse_size, told
 
 
@@ -295,19 +295,6 @@ def resolve(formula: Formula, language: Language, domain: Domain | None = None) 
     build = resolver.visit(formula, {})
     resolver.settle_equalities()
     return build()
-
-
-def misplaced(
-    constant: str, where: object, sort: str, names: Sequence[str], homes: Sequence[str]
-) -> str:
-    """The message about a constant that its sort does not have; `homes` are sorts that have it."""
-    if homes:
-        return f"{constant} in {where} is of sort {homes[0]}, but a {sort} must stand there."
-    shown = ", ".join(map(quote_constant, names[:8])) + (", …" if len(names) > 8 else "")
-    return (
-        f"undeclared constant {constant} in {where}: the sort {sort} has {shown}. Declare it there, "
-        "or correct the name."
-    )
 
 
 @dataclass

@@ -8,8 +8,8 @@ from jaxtyping import Integer
 from torch import Tensor
 
 from nmln.errors import InputError
-from nmln.language import quote_constant
-from nmln.logic import GroundAtom, Literal, misplaced
+from nmln.language import misplaced, quote_constant
+from nmln.logic import GroundAtom, Literal
 from nmln.space import Block, Space
 
 World = Integer[Tensor, " groups"]

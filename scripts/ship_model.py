@@ -76,7 +76,7 @@ ROWS = (
     "valid ones in the test set",
     "valid, unique, new (of the attempts)",
     "FCD to the test set",
-    "held-out nats a molecule",
+    "held-out nats per molecule",
 )
 
 

@@ -148,7 +148,7 @@ def fetch(
             f"nmln train {source.name}-9; which sizes it has: nmln data info {source.name}"
         )
         return
-    told = f"stopped. {source.file} is kept: the same command filters it anew."
+    told = f"stopped. {source.file} is kept: the same command filters it again."
     with _stopping(told), _bar(f"filtering {source.file}") as watch:
         selected = downloads.select(source, size, processes or cores(), watch)
     if selected is not None:

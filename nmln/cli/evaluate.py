@@ -64,7 +64,7 @@ def evaluate(
 
     Several files give one figure with one line each. Writes evaluation.json, recall.csv, recall.png and
     recall.svg: for samples of a run into its folder, else into evaluation/. After nmln likelihood RUN it
-    tells nats a molecule as well.
+    shows nats per molecule as well.
     """
     require("nmln evaluate", "rdkit", "pooch", "matplotlib", *(["fcd_torch"] if fcd else []))
     one_thread()
@@ -188,9 +188,9 @@ def _numbers(outcome: "EvaluationOutcome") -> "Table":
         row("FCD", "valid", lambda one: _measured(one.fcd, 2))
         captions.append(f"FCD of the training set: {_measured(outcome.fcd_train, 2)}")
     if any(one.likelihood for one in found):
-        row("nats a molecule", "test", lambda one: _nats(one.likelihood))
+        row("nats per molecule", "test", lambda one: _nats(one.likelihood))
         captions.append(
-            "nats a molecule: mean log-probability of a held-out one, [by the interval of log Z]"
+            "nats per molecule: mean log-probability of a held-out one, [by the interval of log Z]"
         )
     if any(not each.first for one in found for each in one.found.unique_at):
         captions.append("~ the order of the samples is not known: average over all choices of k")

@@ -43,7 +43,7 @@ class Likelihood:
     """Mean log-probability at the target level of training and test data.
 
     In nats a world, as the worlds stand in the data: all orders of the constants count apart. For
-    molecules also in nats a molecule, whatever the order of its atoms and the way its rings are drawn.
+    molecules also in nats per molecule, whatever the order of its atoms and the way its rings are drawn.
     """
 
     worlds: int

@@ -148,7 +148,7 @@ def _checked(place: SamplePlace, model: Model, found: Begun) -> SamplingJob:
     """What was begun, if it can be asked of this model."""
     if found.settings.model != fingerprint(model):
         raise InputError(
-            "the model has changed since this sampling was begun. Begin anew with --overwrite, or "
+            "the model has changed since this sampling was begun. Restart with --overwrite, or "
             "choose another folder (--output).",
             str(place.output),
             kind="conflict",
@@ -183,7 +183,7 @@ def _same(
 
 
 def _kept_anything(found: Begun) -> bool:
-    """Whether there is a checkpoint; rows without one are begun anew in any case."""
+    """Whether there is a checkpoint; rows without one are restarted in any case."""
     return any(checkpoint.saved_steps(one) for one in found.work.glob(f"{found.blocks}-*"))
 
 
