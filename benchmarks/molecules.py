@@ -138,12 +138,15 @@ class Generated:
 
 
 def generate(
-    opened: sampling.OpenedRun, strings: Strings, wish: sampling.Wish, folder: Path
+    opened: sampling.OpenedRun, strings: Strings, folder: Path, count: int, burn_in: int, thin: int
 ) -> Generated:
-    """Samples by the workflow, in turns with those of the other model."""
-    count, burn_in = wish.count, wish.burn_in
-    job = sampling.begin_molecules(opened, wish, folder / "samples")
-    every = max(1, BATCH // wish.chains) * wish.thin  # sweeps of a turn
+    """Samples as the command line draws them, in turns with those of the other model."""
+    chains = min(CHAINS, count)
+    job = sampling.begin(
+        opened, opened.conditions(), count, folder / "samples",
+        chains=chains, burn_in=burn_in, thin=thin,
+    )  # fmt: skip
+    every = max(1, BATCH // chains) * thin  # sweeps of a turn
     sweeps = 0
     begun = time.process_time(), time.perf_counter()
     after_burn_in = begun
@@ -275,10 +278,7 @@ def main() -> None:
                 writer = lstm(opened.model.config.data, given.lstm_minutes, given.lstm)
                 strings = Strings(writer, len(opened.model.space.domain["node"]))
                 count = given.rate_samples
-                wish = sampling.Wish(
-                    count, chains=min(CHAINS, count), burn_in=given.burn_in, thin=given.thin
-                )
-                ours = generate(opened, strings, wish, folder)
+                ours = generate(opened, strings, folder, count, given.burn_in, given.thin)
             ratios = side_by_side(ours, strings.rate, given.burn_in)
             found, facts = memory(
                 opened, given.samples, given.burn_in, given.thin, given.processes,

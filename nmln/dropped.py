@@ -1,7 +1,10 @@
 """Counts of dropped lines by reason, so that no line of a file is left out silently."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+_REASONS = 6  # that a sentence names
 
 
 @dataclass(frozen=True)
@@ -15,6 +18,14 @@ class Dropped:
 
     def __str__(self) -> str:
         return f"{self.count:,} x {self.reason} (first in line {self.line}: {self.example})"
+
+
+def dropped_lines(dropped: Sequence[Dropped]) -> str:
+    """What was left out of the data, in one short sentence."""
+    lines = sum(one.count for one in dropped)
+    shown = "; ".join(map(str, dropped[:_REASONS]))
+    more = "" if len(dropped) <= _REASONS else f"; and {len(dropped) - _REASONS} other reasons"
+    return f"{lines:,} line{'s' if lines > 1 else ''} left out: {shown}{more}."
 
 
 class DropCounter:

@@ -31,14 +31,16 @@ def test_commands_have_the_defaults_of_what_they_call() -> None:
     from nmln.cli.likelihood import likelihood
     from nmln.cli.sample import sample
     from nmln.runs import likelihood as measuring
-    from nmln.runs.sample import Wish
+    from nmln.runs.specification import THIN, SamplingSettings
 
     asked = signature(likelihood).parameters
     done = signature(measuring.run).parameters
     for name in ("chains", "steps", "sweeps", "seed"):
         assert asked[name].default == done[name].default, name
-    for name in ("chains", "burn_in", "thin", "moves", "kernel", "seed", "all_levels"):
-        assert signature(sample).parameters[name].default == getattr(Wish, name), name
+    for name in ("chains", "burn_in", "moves", "kernel", "seed", "all_levels"):
+        given = signature(sample).parameters[name].default
+        assert given == getattr(SamplingSettings, name), name
+    assert signature(sample).parameters["thin"].default == THIN
 
 
 def test_help_waits_for_nothing_heavy() -> None:

@@ -1,7 +1,5 @@
 """The command line. Nothing heavy is imported before a verb needs it."""
 
-import os
-import warnings
 from contextlib import nullcontext
 from typing import Annotated
 
@@ -9,22 +7,19 @@ import typer
 
 from nmln import __version__
 from nmln.cli.combine import combine
-from nmln.cli.common import explain, fail, warn
+from nmln.cli.common import alone, reporting_errors
 from nmln.cli.data import data
 from nmln.cli.evaluate import evaluate
 from nmln.cli.infer import infer
 from nmln.cli.kb import kb
 from nmln.cli.learn import learn
 from nmln.cli.likelihood import likelihood
-from nmln.cli.processes import alone
 from nmln.cli.report import report
 from nmln.cli.reproduce import reproduce
 from nmln.cli.run import run
 from nmln.cli.sample import sample
 from nmln.cli.train import train
-from nmln.errors import InputError, InterruptedRunError, LostProcessError
-from nmln.memory import is_out_of_memory
-from nmln.signals import PRIVATE_FOLDER, raising
+from nmln.signals import raising
 
 app = typer.Typer(
     help="Neural Markov Logic Networks with parallel noising.",
@@ -69,33 +64,9 @@ app.add_typer(reproduce, name="reproduce")
 
 def main() -> None:
     """Run the command line; a user's mistake ends in one line, not in a traceback."""
-    warnings.showwarning = warn
-    try:
-        # One of several processes that has nothing to keep yet ends at once.
-        with raising() if alone() else nullcontext():
-            app(prog_name="nmln")
-    except InputError as error:
-        fail(str(error))
-    except InterruptedRunError as error:
-        fail(str(error), code=130)
-    except LostProcessError as error:
-        if PRIVATE_FOLDER in os.environ:  # the process that started all says what happened
-            raise SystemExit(3) from None
-        fail(
-            f"{error} The last checkpoint is kept: start all processes again with nmln train "
-            "--resume and the folder of the run.",
-            code=3,
-        )
-    except OSError as error:
-        fail(explain(error))
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        fail("this does not fit into the memory of the machine. Ask for less at a time.")
-    except KeyboardInterrupt:
-        if not alone():  # the process that started all says how to continue
-            raise SystemExit(130) from None
-        fail("interrupted.", code=130)
+    # One of several processes that has nothing to keep yet ends at once.
+    with reporting_errors(), raising() if alone() else nullcontext():
+        app(prog_name="nmln")
 
 
 def _version(wanted: bool | None) -> bool | None:

@@ -4,18 +4,17 @@ import errno
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from nmln.errors import InputError
+from nmln.errors import InputError, InterruptedRunError, LostProcessError
+from nmln.memory import is_out_of_memory
 from nmln.signals import PRIVATE_FOLDER
-
-if TYPE_CHECKING:
-    from nmln.dropped import Dropped
 
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Repeats a run exactly.")]
 Seeds = Annotated[int, typer.Option(min=2, max=10_000, help="Independent repetitions.")]
@@ -25,8 +24,6 @@ Data = Annotated[
 ]
 Output = Annotated[Path, typer.Option(help="Where the results go.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
-_REASONS = 6  # why lines were left out, in a message
-
 
 _CURES = {
     errno.ENOSPC: "Free some space or name a folder on another disk.",
@@ -36,6 +33,41 @@ _CURES = {
     errno.ENOTDIR: "A file stands where a folder must be: move it, or name another folder.",
     errno.ENOENT: "Check the path.",
 }
+
+
+def alone() -> bool:
+    """Whether this is the process that the user started, not one of several by a launcher."""
+    return "WORLD_SIZE" not in os.environ
+
+
+@contextmanager
+def reporting_errors() -> Iterator[None]:
+    """Let a mistake of the user, and what the system refuses, end in one line instead of a traceback."""
+    warnings.showwarning = warn
+    try:
+        yield
+    except InputError as error:
+        fail(str(error))
+    except InterruptedRunError as error:
+        fail(str(error), code=130)
+    except LostProcessError as error:
+        if PRIVATE_FOLDER in os.environ:  # the process that started all says what happened
+            raise SystemExit(3) from None
+        fail(
+            f"{error} The last checkpoint is kept: start all processes again with nmln train "
+            "--resume and the folder of the run.",
+            code=3,
+        )
+    except OSError as error:
+        fail(explain(error))
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        fail("this does not fit into the memory of the machine. Ask for less at a time.")
+    except KeyboardInterrupt:
+        if not alone():  # the process that started all says how to continue
+            raise SystemExit(130) from None
+        fail("interrupted.", code=130)
 
 
 def fail(message: str, code: int = 2) -> None:
@@ -72,14 +104,6 @@ def explain(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
     cure = _CURES.get(error.errno or 0, "")
     return f"{where}{error.strerror or error}. {cure}".rstrip()
-
-
-def told_dropped(dropped: "Sequence[Dropped]") -> str:
-    """What was left out of the data, in one sentence that stays short."""
-    lines = sum(one.count for one in dropped)
-    shown = "; ".join(map(str, dropped[:_REASONS]))
-    more = "" if len(dropped) <= _REASONS else f"; and {len(dropped) - _REASONS} other reasons"
-    return f"{lines:,} line{'s' if lines > 1 else ''} left out: {shown}{more}."
 
 
 _SILENT = "silent"  # in a private folder: from now on only the launcher speaks

@@ -1,5 +1,6 @@
-"""Several processes for one command, started and watched by this one."""
+"""Several processes for one stage of a command, started and watched by this one."""
 
+import json
 import os
 import shutil
 import signal
@@ -7,10 +8,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import typer
 
@@ -24,14 +26,11 @@ _EXPLAINED = (2, 130)  # how a process leaves that has said itself what is wrong
 _PARTNER_LOST = 3
 _ASKING = (*STOPPING, *((signal.SIGQUIT,) if hasattr(signal, "SIGQUIT") else ()))
 _PROCESS = 160 * 2**20  # bytes that a process takes at the least, with torch loaded
+_CHILD = "from nmln.cli.stages import main; main()"
+STAGE = "stage.json"  # in the private folder: the settings of the stage
 _LOOK = 0.1  # seconds between two looks at the processes
 _LAST_WORDS = 2.0  # seconds in which others may notice by themselves that one has failed
 _GRACE = 60.0  # seconds to save and leave, before a process is killed
-
-
-def alone() -> bool:
-    """Whether this is the process that the user started, not one of several by a launcher."""
-    return "WORLD_SIZE" not in os.environ
 
 
 def cores() -> int:
@@ -60,32 +59,44 @@ def _stopped(again: str) -> InterruptedRunError:
 def start_processes(
     count: int,
     folder: Path,
-    arguments: Sequence[str] | None = None,
+    stage: str,
+    settings: Mapping[str, Any],
     again: str | None = None,
     *,
     rendezvous: bool = True,
+    attach: Callable[[Path], None] | None = None,
 ) -> None:
-    """Run this command again in `count` processes, or that with other `arguments`, and wait for them.
+    """Do a stage in `count` processes, and wait for them.
 
-    When one is lost the others are ended, and the user is told how to go on from the last checkpoint: by
-    the command `again`, or by resuming the training in the folder. Processes that share nothing need no
-    `rendezvous` and then open no port.
+    When one is lost the others are ended, and the user reads how to continue from the last checkpoint:
+    by the command `again`, or by resuming the training in the folder.
+
+    Args:
+        count: how many processes.
+        folder: the folder that they work in.
+        stage: a name in `nmln.cli.stages`.
+        settings: the arguments of the stage, in JSON form.
+        again: the command that continues; by default the one that resumes a training.
+        rendezvous: whether the processes talk to each other. Those that share nothing open no port.
+        attach: writes files that the stage reads into the private folder of the processes.
     """
     check_processes(count)
-    words = ["-m", "nmln", *(sys.argv[1:] if arguments is None else arguments)]
     asked: list[int] = []
 
     def ask(number: int, frame: FrameType | None) -> None:
         asked.append(number)
 
     with _private_folder() as private, handling(ask, _ASKING):
+        (private / STAGE).write_text(json.dumps(settings), encoding="utf-8")
+        if attach is not None:
+            attach(private)
         if rendezvous:
             from nmln.distributed import prepare
 
             prepare(private)
         children: list[subprocess.Popen[bytes]] = []
         try:
-            children.extend(_start(words, rank, count, private) for rank in range(count))
+            children.extend(_start(stage, rank, count, private) for rank in range(count))
             codes = _supervise(children, asked, private)
         finally:
             _end(children)
@@ -100,7 +111,7 @@ def start_processes(
 
 @contextmanager
 def _private_folder() -> Iterator[Path]:
-    """A folder that only this user can read: for what the processes have to tell each other."""
+    """A folder that only this user can read, for what the processes exchange."""
     folder = Path(tempfile.mkdtemp(prefix="nmln-"))
     try:
         yield folder
@@ -108,7 +119,7 @@ def _private_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(words: Sequence[str], rank: int, count: int, private: Path) -> subprocess.Popen[bytes]:
+def _start(stage: str, rank: int, count: int, private: Path) -> subprocess.Popen[bytes]:
     told = {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -121,7 +132,7 @@ def _start(words: Sequence[str], rank: int, count: int, private: Path) -> subpro
     # the package itself is.
     at_home = Path(nmln.__file__).resolve().parents[1] == Path.cwd().resolve()
     return subprocess.Popen(
-        [sys.executable, *([] if at_home else ["-P"]), *words],
+        [sys.executable, *([] if at_home else ["-P"]), "-c", _CHILD, stage],
         env={**os.environ, **told},
         stdin=subprocess.DEVNULL,
         # Ctrl-C at a terminal comes here alone, and from here to each process, once.
@@ -187,7 +198,7 @@ def _stopped_in(folder: Path, again: str | None) -> InterruptedRunError:
 
 
 def tell_loss(codes: dict[int, int], count: int, folder: Path, again: str | None = None) -> None:
-    """Leave as the process did that failed first, and say how to go on if it could not say so itself."""
+    """Leave as the first process that failed; say how to continue if it could not say so itself."""
     rank = min(codes, key=lambda one: _blame(codes[one]))
     code = codes[rank]
     if code in _EXPLAINED:

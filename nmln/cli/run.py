@@ -5,15 +5,16 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import Seed, one_thread, settings_in, spinner, told_dropped
-from nmln.cli.processes import check_processes, cores, start_processes, stoppable
+from nmln.cli.common import Seed, one_thread, settings_in, spinner
+from nmln.cli.processes import check_processes, cores, stoppable
+from nmln.cli.stages import perform
 from nmln.errors import InterruptedRunError
 from nmln.extras import require
 
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from nmln.evaluation import Estimate
-    from nmln.runs.pipeline import JobOutcome, JobSettings
-
-_STAGES = 4
+    from nmln.runs.data import Source
+    from nmln.runs.pipeline import JobOutcome, JobSettings, Performer, Say
+    from nmln.runs.stream import SamplingJob
 
 
 def run(
@@ -76,27 +77,52 @@ def run(
     folder = output or Path("runs") / _name(data, size)
     command = shlex.join(["nmln", *sys.argv[1:]])
     check_processes(processes)
-    with _kept(command), stoppable(command), ExitStack() as held:
-        settings = _prepare(folder, settings, held)
-        config = settings.config()
-        count = min(processes or cores(), config.chains.replicas, config.training.batch)
-        _train(folder, settings, count)
-        _generate(folder, settings, count)
-        _stage(4, "Evaluating every level and writing the report: about a minute.")
-        with spinner() as say:
-            outcome = pipeline.conclude(folder, say)
+    with _kept(command), stoppable(command):
+        outcome = pipeline.run(folder, settings, processes or cores(), _performer(command))
     _show(outcome, time.monotonic() - began)
+
+
+def _performer(command: str) -> "Performer":
+    """Stages on the command line: in several processes, with a line for each and a display."""
+    from nmln.cli.sample import draw
+    from nmln.runs import pipeline
+    from nmln.runs.folder import RunFolder
+
+    class Shown(pipeline.Performer):
+        def on_stage(self, number: int, text: str) -> None:
+            typer.secho(f"[{number}/{pipeline.STAGES}] ", fg="blue", bold=True, nl=False, err=True)
+            typer.echo(text, err=True)
+
+        def on_note(self, text: str) -> None:
+            typer.echo(f"      {text}", err=True)
+
+        def train(
+            self, folder: Path, job: "JobSettings", source: "Source | None", count: int
+        ) -> None:
+            common = {"folder": str(folder), "tensorboard": False}
+            if RunFolder(folder).is_run:
+                perform("resume", count, folder, {**common, "data": None, "language": None})
+            else:
+                config = job.config(count).to_dict()
+                perform("train", count, folder, {**common, "config": config})
+
+        def draw(self, job: "SamplingJob", folder: Path, count: int) -> None:
+            draw(job, folder, count, self.command)
+
+        @contextmanager
+        def showing(self) -> Iterator["Say"]:
+            with spinner() as say:
+                yield say
+
+    performer = Shown()
+    performer.command = command
+    return performer
 
 
 def _name(data: str, size: int | None) -> str:
     """The folder of a job, by its data."""
     name = re.sub(r"\.(gz|smi|smiles|txt|csv|tsv)", "", Path(data).name) or "job"
     return f"main-{name}" if size is None else f"main-{name}-{size}"
-
-
-def _stage(number: int, text: str) -> None:
-    typer.secho(f"[{number}/{_STAGES}] ", fg="blue", bold=True, nl=False, err=True)
-    typer.echo(text, err=True)
 
 
 @contextmanager
@@ -113,80 +139,6 @@ def _kept(command: str) -> Iterator[None]:
         if code not in (0, 2):
             typer.echo(f"Or continue the whole job with: {command}", err=True)
         raise
-
-
-def _prepare(folder: Path, settings: "JobSettings", held: ExitStack) -> "JobSettings":
-    """Read the data, unless that was done before, and begin the job; `held` keeps others out."""
-    from nmln.runs import pipeline
-    from nmln.runs.folder import RunFolder
-
-    pipeline.check_kind(settings.data)
-    settings.config()  # refuses before anything is read
-    if RunFolder(folder).is_run:
-        held.enter_context(pipeline.alone(folder))
-        settings = pipeline.begin(folder, settings)
-        _stage(1, f"{settings.data} was read before: going on in {folder}")
-        return settings
-    _stage(1, f"Reading {settings.data}: some thousand molecules a second.")
-    source = pipeline.load(settings)
-    held.enter_context(pipeline.alone(folder))
-    settings = pipeline.begin(folder, settings)
-    typer.echo(
-        f"      {len(source.names):,} molecules: {len(source.train):,} to learn from, "
-        f"{len(source.test):,} kept apart. All results go to {folder}",
-        err=True,
-    )
-    if source.dropped:
-        typer.secho("      note: ", fg="yellow", nl=False, err=True)
-        typer.echo(told_dropped(source.dropped), err=True)
-    return settings
-
-
-def _train(folder: Path, settings: "JobSettings", count: int) -> None:
-    from nmln.cli import app
-    from nmln.runs import pipeline
-    from nmln.runs.folder import RunFolder
-
-    if pipeline.trained(folder):
-        _stage(2, "Training was finished before.")
-        return
-    begun = RunFolder(folder).is_run
-    length = settings.config().training.minutes
-    time_told = "" if length is None else f" for {length:g} minutes in all"
-    _stage(
-        2,
-        f"{'Going on with the training' if begun else 'Training'}{time_told}, in {count} "
-        f"process{'es' if count > 1 else ''}.",
-    )
-    words = pipeline.train_arguments(folder, settings, count)
-    if count > 1:
-        start_processes(count, folder, words)
-    else:
-        app(words, prog_name="nmln", standalone_mode=False)
-
-
-def _generate(folder: Path, settings: "JobSettings", count: int) -> None:
-    from nmln.cli.sample import work_in_processes
-    from nmln.runs import pipeline, stream
-    from nmln.runs import sample as sampling
-
-    if pipeline.sampled(folder):
-        _stage(3, "Generating was finished before.")
-        return
-    opened = sampling.open_run(folder)
-    settings = pipeline.settle(folder, opened, settings, count)
-    command = shlex.join(["nmln", *sys.argv[1:]])
-    with stream.only_sampler(sampling.place_of(opened)):
-        job = pipeline.sample_job(folder, opened, settings, command)
-        count = min(count, len(job.blocks))
-        seconds = job.left * pipeline.seconds_a_sweep(opened, settings, count)
-        _stage(
-            3,
-            f"Generating {settings.samples:,} molecules at each of {len(job.levels)} levels: about "
-            f"{seconds // 60:.0f}:{seconds % 60:02.0f} minutes.",
-        )
-        work_in_processes(job, count, command, pipeline.sample_arguments(folder))
-        stream.finish(job, count)
 
 
 def _show(outcome: "JobOutcome", seconds: float) -> None:

@@ -3,24 +3,25 @@
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nmln.cli.common import Seed, one_thread, progress
-from nmln.cli.processes import alone, check_processes, cores, start_processes, stoppable
+from nmln.cli.processes import check_processes, cores, start_processes, stoppable
 from nmln.errors import InputError
 from nmln.extras import require
 
 if TYPE_CHECKING:
-    from nmln.runs.sample import OpenedRun, Wish
+    from nmln.runs.sample import OpenedRun
     from nmln.runs.stream import Generated, SamplingJob
     from nmln.runs.workspace import Part
 
 
 def sample(
+    context: typer.Context,
     run: Annotated[
         Path | None, typer.Argument(help="The folder of a run of training, or --pretrained.")
     ] = None,
@@ -93,23 +94,25 @@ def sample(
     """
     one_thread()
     from nmln.runs import sample as sampling
+    from nmln.runs import stream
     from nmln.runs.parts import read_part
 
     opened = sampling.open_run(_folder(run, pretrained))
-    wish = sampling.Wish(
-        num_samples, chains, burn_in, thin, moves, kernel, seed, all_levels,
-        evidence, scaffold, tuple(formula or ()), tuple(formula_file or ()), block_size,
-    )  # fmt: skip
-    if resume and (overwrite or wish != sampling.Wish(1000)):
+    given = {name for name in context.params if _is_given(context, name)}
+    settings = {
+        "chains": chains, "burn_in": burn_in, "thin": thin, "moves": moves, "kernel": kernel,
+        "seed": seed, "all_levels": all_levels, "block": block_size,
+    }  # fmt: skip
+    if resume and given - {"run", "pretrained", "output", "part", "processes", "resume"}:
         raise InputError(
-            "--resume goes on with sampling as it was begun. Give nothing else with it than --output, "
+            "--resume continues a sampling as it was started. Give nothing else with it than --output, "
             "--part and --processes.",
             kind="conflict",
         )
     if parts_in and not join:
         raise InputError("--from names the parts to be joined. Give --join too.", kind="conflict")
     if join:
-        if resume or part or wish != sampling.Wish(1000):
+        if given - {"run", "pretrained", "output", "join", "parts_in", "overwrite", "processes"}:
             raise InputError(
                 "--join puts together what was drawn. Give nothing else with it than --from, --output "
                 "and --overwrite.",
@@ -120,7 +123,28 @@ def sample(
     chosen = None if part is None else read_part(part)
     check_processes(processes)
     processes = processes or (cores() if opened.kind == "molecules" else 1)
-    _draw(opened, None if resume else wish, output, chosen, processes, overwrite)
+
+    def begin(about: dict[str, Any]) -> "SamplingJob":
+        if resume:
+            return stream.resume(sampling.place_of(opened, output, chosen), opened.model)
+        conditions = opened.conditions(
+            evidence=evidence,
+            scaffold=scaffold,
+            formulas=tuple(formula or ()),
+            formula_files=tuple(formula_file or ()),
+        )
+        return sampling.begin(
+            opened, conditions, num_samples, output,
+            part=chosen, overwrite=overwrite, about=about, **settings,
+        )  # fmt: skip
+
+    _draw(opened, begin, output, chosen, processes)
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Whether a flag stands on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _folder(run: Path | None, name: str | None) -> Path:
@@ -139,34 +163,24 @@ def _folder(run: Path | None, name: str | None) -> Path:
 
 def _draw(
     opened: "OpenedRun",
-    wish: "Wish | None",
+    begin: "Callable[[dict[str, Any]], SamplingJob]",
     output: Path | None,
     part: "Part | None",
     processes: int,
-    overwrite: bool,
 ) -> None:
-    """Sample as is wished, or go on with what was begun; in this process or several."""
+    """Draw what `begin` starts or resumes, in this process or several."""
     from nmln.runs import sample as sampling
     from nmln.runs import stream
 
     place, again = sampling.place_of(opened, output, part), _again(opened, output, part)
-    if not alone():  # one of several, started below
-        job = stream.attend(place, opened.model)
-        rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        _work(job, list(job.blocks[rank::count]), shown=rank == 0)
-        return
     with stream.only_sampler(place):
-        if wish is None:
-            job = stream.resume(place, opened.model)
-        else:
-            about = {"command": _command(), "resume": again}
-            job = sampling.begin(opened, wish, output, part=part, overwrite=overwrite, about=about)
+        job = begin({"command": _command(), "resume": again})
         if (left := job.left) < job.settings.sweeps:
             done = 1 - left / job.settings.sweeps
-            typer.echo(f"going on where it stopped: {done:.0%} of the sweeps are done", err=True)
+            typer.echo(f"continuing: {done:.0%} of the sweeps are done", err=True)
         count = min(processes, len(job.blocks))
         with stoppable(again):
-            work_in_processes(job, count, again)
+            draw(job, opened.folder, count, again)
             if part is None:
                 _tell_found(stream.finish(job, count))
                 return
@@ -176,15 +190,32 @@ def _draw(
     )
 
 
-def work_in_processes(
-    job: "SamplingJob", count: int, again: str, arguments: list[str] | None = None
-) -> None:
-    """Draw the blocks that are not done, in several processes if there are as many blocks."""
+def draw(job: "SamplingJob", run: Path, processes: int, again: str) -> None:
+    """Draw the blocks of a sampling that are not done, in several processes if there are as many."""
     left = any(job.sweeps_done(block) < job.settings.sweeps for block in job.blocks)
-    if count > 1 and left and not job.joins:
-        start_processes(count, job.folder, arguments, again, rendezvous=False)
+    if processes > 1 and left and not job.joins:
+        part = job.place.part
+        settings = {
+            "run": str(run),
+            "output": str(job.place.output),
+            "part": None if part is None else [part.number, part.total],
+        }
+        start_processes(processes, job.folder, "sample", settings, again, rendezvous=False)
     else:
         _work(job, list(job.blocks), shown=True)
+
+
+def draw_blocks(run: str, output: str, part: list[int] | None) -> None:
+    """The stage of one of several processes: every so many-th block of a sampling is drawn here."""
+    from nmln.runs import sample as sampling
+    from nmln.runs import stream
+    from nmln.runs.workspace import Part
+
+    opened = sampling.open_run(Path(run))
+    chosen = None if part is None else Part(*part)
+    job = stream.attend(sampling.place_of(opened, Path(output), chosen), opened.model)
+    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    _work(job, list(job.blocks[rank::count]), shown=rank == 0)
 
 
 def _join(opened: "OpenedRun", output: Path | None, folders: list[Path], overwrite: bool) -> None:

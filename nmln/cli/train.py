@@ -1,4 +1,4 @@
-"""`nmln train`: learn a model from worlds, and go on with it after anything."""
+"""`nmln train`: learn a model from worlds, and resume it."""
 
 import time
 from pathlib import Path
@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmln.cli.common import Data, one_thread, settings_in, told_dropped
-from nmln.cli.processes import alone, cores, start_processes
+from nmln.cli.common import Data, alone, one_thread, settings_in
+from nmln.cli.processes import cores
+from nmln.cli.stages import perform
+from nmln.dropped import dropped_lines
 from nmln.errors import InputError
 from nmln.extras import require
 
@@ -62,11 +64,13 @@ def train(
         given = (source, output, config, preset, nodes, steps, minutes, seed, change)
         if any(one is not None and one != [] for one in given):
             raise InputError(
-                "--resume goes on with a run as it is. Give nothing else with it but --processes, "
+                "--resume continues a run as it is. Give nothing else with it but --processes, "
                 "--tensorboard, and --data or --language where the data have moved.",
                 kind="conflict",
             )
-        _go_on(resume, processes, tensorboard, data, None if language is None else str(language))
+        named = None if language is None else str(language)
+        settings = {"data": data, "language": named, "tensorboard": tensorboard}
+        _resume(resume, processes, settings)
         return
     if data is not None:
         raise InputError(
@@ -87,23 +91,38 @@ def train(
     folder = output or Path("runs") / Path(chosen.data.source).name.split(".")[0]
     if alone():
         _check_new(folder)
-        if (count := _processes(chosen)) > 1:
-            start_processes(count, folder)
-            return
-    from nmln.config import override
+    settings = {"folder": str(folder), "config": chosen.to_dict(), "tensorboard": tensorboard}
+    perform("train", _processes(chosen) if alone() else 1, folder, settings)
+
+
+def begin_training(folder: str, config: dict[str, Any], tensorboard: bool) -> None:
+    """The stage of a new run: this process is all of it, or one of several."""
+    from nmln.config import configure, override
     from nmln.distributed import join, leave
     from nmln.runs import train as training
 
     ranks = join()
     try:
-        chosen = override(chosen, {"training.processes": ranks.count})
-        _train(training.begin(folder, chosen, ranks), tensorboard)
+        chosen = override(configure(config), {"training.processes": ranks.count})
+        _train(training.begin(Path(folder), chosen, ranks), tensorboard)
+    finally:
+        leave()
+
+
+def resume_training(folder: str, data: str | None, language: str | None, tensorboard: bool) -> None:
+    """The stage of a run that is continued: this process is all of it, or one of several."""
+    from nmln.distributed import join, leave
+    from nmln.runs import train as training
+
+    ranks = join()
+    try:
+        _train(training.resume(Path(folder), ranks, data, language), tensorboard)
     finally:
         leave()
 
 
 def _check_new(folder: Path) -> None:
-    """Before any process is started: a run that is there must not be begun again."""
+    """Before any process is started: a run that is there must not be started again."""
     from nmln.runs.folder import RunFolder
 
     RunFolder(folder).check_new()
@@ -133,28 +152,13 @@ def _processes(config: "Config") -> int:
     return min(wanted, config.chains.replicas, config.training.batch)
 
 
-def _go_on(
-    folder: Path,
-    processes: int | None,
-    tensorboard: bool,
-    data: str | None,
-    language: str | None,
-) -> None:
-    from nmln.distributed import join, leave
-    from nmln.runs import train as training
+def _resume(folder: Path, processes: int | None, settings: dict[str, Any]) -> None:
     from nmln.runs.folder import RunFolder
 
     recorded = RunFolder(folder).read_head().config
     count = recorded.training.processes if processes is None else processes
     count = min(count or cores(), recorded.chains.replicas, recorded.training.batch)
-    if alone() and count > 1:
-        start_processes(count, folder)
-        return
-    ranks = join()
-    try:
-        _train(training.resume(folder, ranks, data, language), tensorboard)
-    finally:
-        leave()
+    perform("resume", count if alone() else 1, folder, {"folder": str(folder), **settings})
 
 
 def _train(job: "TrainingJob", tensorboard: bool) -> None:
@@ -205,7 +209,7 @@ class TrainingDisplay:
             markup=False,
         )
         if source.dropped:
-            self.on_note(told_dropped(source.dropped))
+            self.on_note(dropped_lines(source.dropped))
 
     def on_note(self, text: str) -> None:
         self.console.print(f"note: {text}", style="yellow", markup=False)

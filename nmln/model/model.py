@@ -13,17 +13,15 @@ from nmln.config import Config, override
 from nmln.errors import InputError
 from nmln.evidence import Evidence, VirtualEvidence
 from nmln.inference import Conditional
-from nmln.kernels.registry import kernel_named
 from nmln.logic import WeightedFormula
 from nmln.model.assembly import describe, from_description, new_potential, take
+from nmln.model.chains import ModelChains
 from nmln.model.combination import Report, fit_betas, mean_potential
 from nmln.model.generation import MOST_TRIES, collect, decoder_for
 from nmln.model.pretrained import folder_of
-from nmln.noise import uniform
 from nmln.potentials.base import BasePotential
 from nmln.potentials.scaled import ScaledPotential
-from nmln.potentials.total import TotalPotential
-from nmln.sampler import Observer, sample
+from nmln.sampler import Observer
 from nmln.space import Space
 from nmln.training import Trainer, train
 from nmln.training.method import Method
@@ -134,24 +132,34 @@ class Model:
             added: one more potential with as many levels as the chains have, for example
                 `constraint(space, formulas, levels)`.
         """
-        method = self.method
-        potential = method.sampled(self.potential)
-        if added is not None:
-            potential = TotalPotential([potential]).add(added)
-        named = kernel_named(kernel or self.config.sampling.kernel, self.space, evidence)
-        count = self.config.chains.replicas if chains is None else chains
-        start = uniform(self.space, method.chain_levels, count, rng, evidence)
-        return sample(
-            potential,
-            named,
-            start,
-            sweeps,
-            rng,
-            moves=moves or self.config.sampling.moves,
-            phases=self.config.chains.phases,
-            burn_in=burn_in,
-            thin=thin,
-            recorder=recorder,
+        running = self.chains(moves=moves, kernel=kernel, evidence=evidence, added=added)
+        start = running.noise(self.config.chains.replicas if chains is None else chains, rng)
+        return running.run(start, sweeps, rng, burn_in=burn_in, thin=thin, recorder=recorder)
+
+    def chains(
+        self,
+        *,
+        moves: int = 0,
+        kernel: str = "",
+        evidence: Evidence | None = None,
+        added: BasePotential | None = None,
+    ) -> ModelChains:
+        """What runs the chains of this model, for more control than `sample` gives.
+
+        Args:
+            moves: steps of the kernel per sweep; 0 for `config.sampling.moves`.
+            kernel: the name of a kernel; empty for `config.sampling.kernel`.
+            evidence: what every world agrees with.
+            added: one more potential with as many levels as the chains have.
+        """
+        return ModelChains.of(
+            self.space,
+            self.potential,
+            self.config,
+            moves=moves,
+            kernel=kernel,
+            evidence=evidence,
+            added=added,
         )
 
     def generate(

@@ -17,21 +17,18 @@ from torch import Generator
 
 from nmln import checkpoint
 from nmln.errors import InputError, InterruptedRunError
-from nmln.kernels.registry import kernel_named
 from nmln.model import Model
+from nmln.model.chains import ModelChains
 from nmln.molecules.decoding import Decoder
-from nmln.noise import refuse_chains, uniform
-from nmln.potentials.base import BasePotential
-from nmln.potentials.total import TotalPotential
+from nmln.noise import refuse_chains
 from nmln.recording import KeptRecorder
-from nmln.runs.conditions import Conditions
 from nmln.runs.sample_rows import SampleFile
 from nmln.runs.specification import SamplingSettings
 from nmln.runs.workspace import LOCK, ROWS, WORLDS, Begun, SamplePlace
 from nmln.runs.world_files import packed
-from nmln.sampler import Snapshot, sample, snapshot, start
+from nmln.sampler import Snapshot, snapshot, start
 from nmln.signals import GivenUpError
-from nmln.types import Evaluations, Kernel, State, Sweep, Tuning
+from nmln.types import Evaluations, State, Sweep, Tuning
 
 REMEMBERED = 100_000  # worlds that the decoder of a process keeps
 _DRAWS = 500  # that are kept to judge how well the chains mix
@@ -127,22 +124,16 @@ class SamplingJob:
         return self.settings.sweeps - sum(done) / len(done)
 
 
-class _Chains(NamedTuple):
-    """What runs chains under the conditions of a sampling."""
-
-    potential: BasePotential
-    kernel: Kernel
-    conditions: Conditions
-
-
-def _chains(job: SamplingJob) -> _Chains:
+def _chains(job: SamplingJob) -> ModelChains:
+    """What runs the chains of a sampling, under its conditions."""
     model, settings = job.model, job.settings
     conditions = settings.conditions(model.space)
-    potential = model.method.sampled(model.potential)
-    if (added := conditions.added(model)) is not None:
-        potential = TotalPotential([potential]).add(added)
-    name = settings.kernel or model.config.sampling.kernel
-    return _Chains(potential, kernel_named(name, model.space, conditions.evidence), conditions)
+    return model.chains(
+        moves=settings.moves,
+        kernel=settings.kernel,
+        evidence=conditions.evidence,
+        added=conditions.added(model),
+    )
 
 
 def check_start(job: SamplingJob) -> None:
@@ -152,31 +143,22 @@ def check_start(job: SamplingJob) -> None:
     """
     levels = job.model.method.chain_levels
     refuse_chains(job.model.space, levels, job.settings.slice(0)[1])
-    potential, kernel, conditions = _chains(job)
-    if conditions.formulas:
+    chains = _chains(job)
+    if job.settings.formulas:
         rng = Generator().manual_seed(job.settings.stream(0))
-        start(potential, kernel, uniform(job.model.space, levels, 1, rng, conditions.evidence), rng)
+        start(chains.potential, chains.kernel, chains.noise(1, rng), rng)
 
 
 def chains_of(
     job: SamplingJob, block: int, rng: Generator, resumed: Snapshot | None = None
 ) -> Iterator[Sweep]:
     """Every sweep of a block, those of the burn-in included, so that it can be kept at any time."""
-    model, settings = job.model, job.settings
-    potential, kernel, conditions = _chains(job)
-    begin = None
-    if resumed is None:
-        _, chains = settings.slice(block)
-        levels = model.method.chain_levels
-        begin = uniform(model.space, levels, chains, rng, conditions.evidence)
-    return sample(
-        potential,
-        kernel,
-        begin,
+    settings, chains = job.settings, _chains(job)
+    _, count = settings.slice(block)
+    return chains.run(
+        chains.noise(count, rng) if resumed is None else None,
         settings.sweeps,
         rng,
-        moves=settings.moves or model.config.sampling.moves,
-        phases=model.config.chains.phases,
         warm_up=settings.burn_in,
         resume=resumed,
         rescue=job.block(block) / "offending.db",

@@ -1,8 +1,8 @@
 """What is asked of samples beyond the model: evidence, a scaffold, formulas."""
 
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -32,10 +32,14 @@ from nmln.space import Space
 
 @dataclass(frozen=True)
 class Conditions:
-    """What samples must agree with, and what makes some of them likelier."""
+    """What samples must agree with, and what makes some of them likelier.
+
+    `named` is how the user has given the scaffold and the evidence, for the summary.
+    """
 
     evidence: Evidence | None = None
     formulas: tuple[WeightedFormula, ...] = ()
+    named: Mapping[str, str | None] = field(default_factory=dict, compare=False)
 
     def added(self, model: Model) -> BasePotential | None:
         """The formulas as a potential for every level that the model's chains run at."""
@@ -57,7 +61,15 @@ def read_conditions(
     formulas: Sequence[str] = (),
     formula_files: Sequence[Path] = (),
 ) -> Conditions:
-    """All that was asked for, together."""
+    """The conditions that a user gives, all together.
+
+    Args:
+        space: the language and the domain of the model.
+        evidence: a `.db` file with literals that every sample agrees with.
+        scaffold: SMILES of a part that every molecule contains.
+        formulas: weighted or hard formulas.
+        formula_files: `.mln` files with more of them.
+    """
     known = None if evidence is None else read_evidence(evidence, space)
     if scaffold is not None:
         given = scaffold_evidence(space, scaffold)
@@ -65,7 +77,8 @@ def read_conditions(
     found = [read_formula(space, text) for text in formulas]
     for path in formula_files:
         found += read_formulas(space, path)
-    return Conditions(known, tuple(found))
+    named = {"scaffold": scaffold, "evidence": None if evidence is None else str(evidence)}
+    return Conditions(known, tuple(found), named)
 
 
 def read_formula(space: Space, text: str) -> WeightedFormula:

@@ -11,7 +11,6 @@ from torch import Generator, Tensor
 
 from nmln.errors import InputError
 from nmln.files import write_json
-from nmln.kernels.registry import kernel_named
 from nmln.model import Model, load_run
 from nmln.molecules.likelihood import Structures, log_probabilities
 from nmln.partition import LogZBracket, estimate_log_z
@@ -200,17 +199,17 @@ def log_z_of(
         progress: called with the number of steps and sweeps done, and of all.
     """
     rng = Generator().manual_seed(seed)
-    method, config = model.method, model.config
+    running = model.chains()
     return estimate_log_z(
-        method.sampled(model.potential),
+        running.potential,
         model.level(0),
-        kernel_named(config.sampling.kernel, model.space),
-        method.corrupt(model.space, worlds, rng)[0],
+        running.kernel,
+        model.method.corrupt(model.space, worlds, rng)[0],
         rng,
         chains=chains,
         steps=steps,
         sweeps=sweeps,
-        moves=config.sampling.moves,
-        phases=config.chains.phases,
+        moves=running.moves,
+        phases=running.phases,
         progress=progress,
     )

@@ -1,14 +1,15 @@
 """The main job: from a file of molecules to a model, new molecules, and an honest page about them.
 
-It is made of stages, each an ordinary command of its own: train, sample, evaluate, report. All work in
-one folder, which is that of the training run, so that a job which was stopped goes on where it stopped.
+Its stages are functions: read, train, sample, conclude. All work in one folder, which is that of the
+training run, so that a job that was stopped continues where it stopped. `Performer` says in how many
+processes a stage is done and what is shown meanwhile.
 """
 
 import json
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,29 +18,31 @@ from torch import Generator
 
 from nmln import checkpoint
 from nmln.config import Config, configure, override
+from nmln.dropped import dropped_lines
 from nmln.errors import InputError
 from nmln.files import only_one, refuse_links, write_lines
 from nmln.runs import data as sources
 from nmln.runs import job_page, pages, stream
 from nmln.runs import sample as sampling
 from nmln.runs import train as training
+from nmln.runs.data import Source
 from nmln.runs.folder import RunFolder, moved, writing
 from nmln.runs.job_page import JobOutcome, read_summary
-from nmln.runs.sample import OpenedRun, Wish
-from nmln.runs.specification import BLOCK
+from nmln.runs.sample import OpenedRun
+from nmln.runs.specification import BLOCK, THIN
 from nmln.runs.workspace import SETTINGS, SUMMARY, SamplePlace, only_sampler, tidy
 
 MINUTES = 7.0
-"""Of training, where nobody says how many."""
+"""Of training, by default."""
 
 SHARE = 0.35
-"""Of the minutes of training that generating may take, where nobody says how many samples."""
+"""Of the minutes of training that generating may take, if no number of samples is given."""
 
 PRESET = "molecules"
 """Of training: many replicas and few steps, so that nothing is learned by heart."""
 
 LEAST, MOST = 10_000, 200_000
-"""Samples at each level, where nobody says how many."""
+"""Samples at each level, if no number is given."""
 
 _LOCK = ".main.lock"
 _KINDS: dict[str, Any] = {
@@ -53,7 +56,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class JobSettings:
-    """All that decides what comes out. What is not said is chosen when its time has come, and recorded.
+    """All that decides what comes out. A missing number of samples is chosen by a timing, and recorded.
 
     `changes` are settings of the training, named as `chains.moves`.
     """
@@ -89,30 +92,123 @@ class JobSettings:
         return replace(self, data=sources.located(self.config().data).source)
 
 
-def run(folder: Path, settings: JobSettings, say: Say = lambda _: None) -> JobOutcome:
-    """All stages in this process, those that are finished left out."""
+class Performer:
+    """How stages are done and shown: here in this process and silently.
+
+    The command line has another one, with several processes and a display.
+    """
+
+    command = "nmln run"
+    """What the summary of the samples says about how to draw them."""
+
+    def on_stage(self, number: int, text: str) -> None:
+        """Called when a stage begins, or when it was finished before."""
+
+    def on_note(self, text: str) -> None:
+        """Called with what the user should know about a stage."""
+
+    def train(self, folder: Path, job: "JobSettings", source: Source | None, count: int) -> None:
+        """Train in a folder, or continue the training that is there; `count` is of processes."""
+        if RunFolder(folder).is_run:
+            training.run(training.resume(folder))
+        else:
+            training.run(training.begin(folder, job.config()))
+
+    def draw(self, job: stream.SamplingJob, folder: Path, count: int) -> None:
+        """Draw all samples; `count` is of processes."""
+        stream.work(job)
+
+    @contextmanager
+    def showing(self) -> Iterator[Say]:
+        """A function that is called with what is being done."""
+        yield lambda _: None
+
+
+STAGES = 4
+
+
+def run(
+    folder: Path, settings: JobSettings, processes: int = 1, by: Performer | None = None
+) -> JobOutcome:
+    """Do all stages; those that are finished are left out.
+
+    Args:
+        folder: the folder of the results.
+        settings: what is asked for.
+        processes: how many processes at most.
+        by: does the stages and shows them.
+    """
+    by = by or Performer()
     check_kind(settings.data)
-    if not RunFolder(folder).is_run:
-        load(settings)
-    with alone(folder):
+    config = settings.config()  # refuses before anything is read
+    count = min(processes, config.chains.replicas, config.training.batch)
+    with ExitStack() as held:
+        settings, source = read(folder, settings, held, by)
+        train(folder, settings, source, count, by)
+        sample(folder, settings, count, by)
+        by.on_stage(4, "Evaluating every level and writing the report: about a minute.")
+        with by.showing() as say:
+            return conclude(folder, say)
+
+
+def read(
+    folder: Path, settings: JobSettings, held: ExitStack, by: Performer
+) -> tuple[JobSettings, Source | None]:
+    """The first stage: the data, unless a run has them already; `held` keeps other jobs out."""
+    if RunFolder(folder).is_run:
+        held.enter_context(alone(folder))
         settings = begin(folder, settings)
-        if not trained(folder):
-            say("training")
-            job = (
-                training.resume(folder)
-                if RunFolder(folder).is_run
-                else training.begin(folder, settings.config())
-            )
-            training.run(job)
-        if not sampled(folder):
-            say("generating")
-            opened = sampling.open_run(folder)
-            settings = settle(folder, opened, settings, 1)
-            with stream.only_sampler(sampling.place_of(opened)):
-                job = sample_job(folder, opened, settings)
-                stream.work(job)
-                stream.finish(job)
-        return conclude(folder, say)
+        by.on_stage(1, f"{settings.data} was read before: continuing in {folder}")
+        return settings, None
+    by.on_stage(1, f"Reading {settings.data}: some thousand molecules per second.")
+    source = load(settings)
+    held.enter_context(alone(folder))
+    settings = begin(folder, settings)
+    by.on_note(
+        f"{len(source.names):,} molecules: {len(source.train):,} to learn from, "
+        f"{len(source.test):,} held out. All results go to {folder}"
+    )
+    if source.dropped:
+        by.on_note(f"note: {dropped_lines(source.dropped)}")
+    return settings, source
+
+
+def train(
+    folder: Path, settings: JobSettings, source: Source | None, count: int, by: Performer
+) -> None:
+    """The second stage: a model for every level."""
+    if trained(folder):
+        by.on_stage(2, "Training was finished before.")
+        return
+    length = settings.config().training.minutes
+    told = "" if length is None else f" for {length:g} minutes in all"
+    begun = RunFolder(folder).is_run
+    by.on_stage(
+        2,
+        f"{'Continuing the training' if begun else 'Training'}{told}, in {count} "
+        f"process{'es' if count > 1 else ''}.",
+    )
+    by.train(folder, settings, source, count)
+
+
+def sample(folder: Path, settings: JobSettings, count: int, by: Performer) -> None:
+    """The third stage: molecules at every level."""
+    if sampled(folder):
+        by.on_stage(3, "Generating was finished before.")
+        return
+    opened = sampling.open_run(folder)
+    settings = settle(folder, opened, settings, count)
+    with only_sampler(sampling.place_of(opened)):
+        job = sample_job(opened, settings, by.command)
+        count = min(count, len(job.blocks))
+        seconds = job.left * seconds_a_sweep(opened, settings, count)
+        by.on_stage(
+            3,
+            f"Generating {settings.samples:,} molecules at each of {len(job.levels)} levels: about "
+            f"{seconds // 60:.0f}:{seconds % 60:02.0f} minutes.",
+        )
+        by.draw(job, folder, count)
+        stream.finish(job, count)
 
 
 @contextmanager
@@ -139,7 +235,7 @@ def check_kind(data: str) -> None:
         )
 
 
-def load(settings: JobSettings) -> sources.Source:
+def load(settings: JobSettings) -> Source:
     """The molecules, split; refuses so few that nothing can be kept apart."""
     source = sources.load(settings.config().data)
     if not len(source.train) or not len(source.test):
@@ -153,7 +249,7 @@ def load(settings: JobSettings) -> sources.Source:
 
 
 def begin(folder: Path, settings: JobSettings) -> JobSettings:
-    """Record what is asked, or go on with what was asked before if it is the same."""
+    """Record what is asked, or continue what was asked before if it is the same."""
     settings = settings.located()
     recorded = read_settings(folder)
     if recorded is None:
@@ -172,8 +268,8 @@ def begin(folder: Path, settings: JobSettings) -> JobSettings:
         settings = replace(settings, samples=recorded.samples)
     if differences := _differences(recorded, settings):
         raise InputError(
-            f"a job with other settings was begun in this folder ({', '.join(differences)}). Say the "
-            "same to go on with it, or choose another folder (--output).",
+            f"a job with other settings was started in this folder ({', '.join(differences)}). Give the "
+            "same settings to continue it, or choose another folder (--output).",
             str(folder),
             kind="conflict",
         )
@@ -253,19 +349,6 @@ def sampled(folder: Path) -> bool:
     return (place.home / SUMMARY).exists() and not (place.work / SETTINGS).exists()
 
 
-def train_arguments(folder: Path, settings: JobSettings, processes: int) -> list[str]:
-    """The command that does or goes on with the training, without `nmln`."""
-    if RunFolder(folder).is_run:
-        return ["train", "--resume", str(folder), "--processes", str(processes)]
-    words = ["train", settings.data, "--output", str(folder), "--seed", str(settings.seed)]
-    words += ["--processes", str(processes), "--preset", PRESET]
-    if settings.size is not None:
-        words += ["--nodes", str(settings.size)]
-    if (minutes := settings.config().training.minutes) is not None:
-        words += ["--minutes", f"{minutes:g}"]
-    return [*words, *_set(settings.changes)]
-
-
 def _set(changes: Mapping[str, Any]) -> list[str]:
     """JobSettings as the command line takes them."""
     words = []
@@ -289,7 +372,7 @@ def fitting_samples(
 ) -> int:
     """As many samples as chains give in a time, by a timing of the model; in whole thousands."""
     each = seconds_a_sweep(opened, settings, processes)
-    draws = (60 * minutes / each - settings.burn_in) / sampling.THIN
+    draws = (60 * minutes / each - settings.burn_in) / THIN
     thousands = int(draws * settings.chains) // 1000
     return min(MOST, max(LEAST, 1000 * thousands))
 
@@ -309,24 +392,21 @@ def seconds_a_sweep(opened: OpenedRun, settings: JobSettings, processes: int) ->
 
 
 def sample_job(
-    folder: Path, opened: OpenedRun, settings: JobSettings, command: str = ""
+    opened: OpenedRun, settings: JobSettings, command: str = Performer.command
 ) -> stream.SamplingJob:
-    """Sampling at all levels into the folder, begun or gone on with."""
+    """Sampling at all levels into the folder of the run, started or resumed."""
     assert settings.samples is not None
-    wish = Wish(
+    about = {"command": command, "resume": "the same command again"}
+    return sampling.begin(
+        opened,
+        opened.conditions(),
         settings.samples,
+        about=about,
         chains=settings.chains,
         burn_in=settings.burn_in,
         seed=settings.seed,
         all_levels=True,
     )
-    about = {"command": command or "nmln run", "resume": "the same command again"}
-    return sampling.begin(opened, wish, about=about)
-
-
-def sample_arguments(folder: Path) -> list[str]:
-    """The command with which one of several processes works on the sampling, without `nmln`."""
-    return ["sample", str(folder), "--resume"]
 
 
 def conclude(folder: Path, say: Say = lambda _: None) -> JobOutcome:

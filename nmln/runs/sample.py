@@ -14,11 +14,8 @@ from nmln.runs import stream
 from nmln.runs.conditions import Conditions, read_conditions
 from nmln.runs.folder import RunFolder
 from nmln.runs.parts import check_part
-from nmln.runs.specification import BLOCK
 from nmln.runs.workspace import Part, SamplePlace
 from nmln.runs.world_files import check_kind
-
-THIN = 4  # sweeps from one sample to the next, unless it is said
 
 
 @dataclass(frozen=True)
@@ -30,6 +27,20 @@ class OpenedRun:
     model: Model
     kind: sources.Kind
 
+    def conditions(self, **given: Any) -> Conditions:
+        """The conditions that a user gives, as `read_conditions` takes them."""
+        if self.kind != "molecules" and given.get("scaffold") is not None:
+            raise self.for_molecules()
+        return read_conditions(self.model.space, **given)
+
+    def for_molecules(self) -> InputError:
+        """The error for what only a run of molecules can do."""
+        return InputError(
+            f"scaffolds and rows of all levels are for molecules, but {self.name} learned from "
+            f"{'graphs' if self.kind == 'graphs' else 'a .db file'}. Leave them out.",
+            kind="unsupported",
+        )
+
 
 @dataclass(frozen=True)
 class Sampled:
@@ -39,34 +50,6 @@ class Sampled:
     quality: dict[str, float]
     findings: list[str]
     written: tuple[Path, ...]
-
-
-@dataclass(frozen=True)
-class Wish:
-    """How many samples, from how long chains, and what they must agree with."""
-
-    count: int
-    chains: int = 100
-    burn_in: int = 300
-    thin: int = THIN
-    moves: int = 0  # of a sweep; 0: as the model is set up
-    kernel: str = ""  # empty: that which the model is set up with
-    seed: int = 0
-    all_levels: bool = False
-    evidence: Path | None = None
-    scaffold: str | None = None
-    formulas: Sequence[str] = ()
-    formula_files: Sequence[Path] = ()
-    block_size: int = BLOCK  # chains that one process draws together
-
-    @property
-    def sweeps(self) -> int:
-        return sweeps_for(self.count, self.chains, self.burn_in, self.thin)
-
-
-def sweeps_for(count: int, chains: int, burn_in: int, thin: int) -> int:
-    """How many sweeps give so many samples."""
-    return burn_in + thin * -(-count // chains)
 
 
 def open_run(folder: Path) -> OpenedRun:
@@ -90,18 +73,41 @@ def run(
     count: int,
     output: Path | None = None,
     *,
-    progress: Callable[[int, int], None] | None = None,
+    evidence: Path | None = None,
+    scaffold: str | None = None,
+    formulas: Sequence[str] = (),
+    formula_files: Sequence[Path] = (),
     overwrite: bool = False,
-    **wishes: Any,
+    progress: Callable[[int, int], None] | None = None,
+    **settings: Any,
 ) -> Sampled:
     """Sample from the model in a folder, in this process, and write what was found.
 
-    `wishes` are the other fields of `Wish`. Molecules go into a folder, with one row for every attempt;
-    other worlds into a file of the format that they were read in.
+    Molecules go into a folder, with one row per attempt; other worlds into a file of the format that
+    they were read in.
+
+    Args:
+        folder: the folder of a run of training.
+        count: how many samples.
+        output: where they go; by default `samples` in the folder of the run.
+        evidence: a `.db` file with literals that every sample agrees with.
+        scaffold: SMILES of a part that every molecule contains.
+        formulas: weighted or hard formulas.
+        formula_files: `.mln` files with more of them.
+        overwrite: whether older samples may be replaced, once the new ones are complete.
+        progress: called with the number of sweeps done and of all.
+        settings: other fields of `SamplingSettings`: chains, burn_in, thin, moves, kernel, seed,
+            all_levels, block.
     """
-    opened, wish = open_run(folder), Wish(count, **wishes)
+    opened = open_run(folder)
     with stream.only_sampler(place_of(opened, output)):
-        job = begin(opened, wish, output, overwrite=overwrite)
+        conditions = opened.conditions(
+            evidence=evidence,
+            scaffold=scaffold,
+            formulas=formulas,
+            formula_files=formula_files,
+        )
+        job = begin(opened, conditions, count, output, overwrite=overwrite, **settings)
         done, whole = 0, job.settings.sweeps * job.settings.parts
 
         def tick() -> None:
@@ -118,51 +124,43 @@ def run(
 
 def begin(
     opened: OpenedRun,
-    wish: Wish,
+    conditions: Conditions,
+    count: int,
     output: Path | None = None,
     *,
     part: Part | None = None,
     overwrite: bool = False,
     about: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> stream.SamplingJob:
-    """Sampling, begun or gone on with; `stream.work` and `finish` do the rest."""
-    if wish.count < 1:
+    """Start a sampling, or continue the same one; `stream.work` and `finish` do the rest.
+
+    Args:
+        opened: the run.
+        conditions: what the samples must agree with.
+        count: how many samples.
+        output: where they go; by default `samples` in the folder of the run.
+        part: the share that is drawn here, if the sampling is divided.
+        overwrite: whether older samples may be replaced, once the new ones are complete.
+        about: what the summary says of the command.
+        settings: other fields of `SamplingSettings`.
+    """
+    if count < 1:
         raise InputError("nothing was sampled: ask for at least one sample.", kind="empty")
-    if opened.kind != "molecules" and (wish.all_levels or wish.scaffold is not None):
-        raise InputError(
-            f"scaffolds and rows of all levels are for molecules, but {opened.name} learned from "
-            f"{'graphs' if opened.kind == 'graphs' else 'a .db file'}. Leave them out.",
-            kind="unsupported",
-        )
-    if wish.kernel:
-        kernel_named(wish.kernel, opened.model.space)  # a wrong name is told before anything starts
-    settings = stream.SamplingSettings.of(
-        opened.model,
-        _conditions(opened.model, wish),
-        wish.count,
-        block=wish.block_size,
-        chains=wish.chains,
-        burn_in=wish.burn_in,
-        thin=wish.thin,
-        moves=wish.moves,
-        kernel=wish.kernel,
-        seed=wish.seed,
-        all_levels=wish.all_levels,
-        kind=opened.kind,
+    if kernel := settings.get("kernel"):
+        kernel_named(kernel, opened.model.space)  # a wrong name is refused before anything starts
+    asked = stream.SamplingSettings.of(
+        opened.model, conditions, count, kind=opened.kind, **settings
     )
+    if opened.kind != "molecules" and asked.all_levels:
+        raise opened.for_molecules()
     if part is not None:
-        check_part(part, settings)
-    told = {
-        "run": opened.name,
-        **(about or {}),
-        "scaffold": wish.scaffold,
-        "evidence": None if wish.evidence is None else str(wish.evidence),
-    }
+        check_part(part, asked)
+    told = {"run": opened.name, **(about or {}), "scaffold": None, "evidence": None}
     place = place_of(opened, output, part)
-    return stream.begin(place, opened.model, settings, told, overwrite=overwrite)
-
-
-begin_molecules = begin  # the name of earlier versions
+    return stream.begin(
+        place, opened.model, asked, {**told, **conditions.named}, overwrite=overwrite
+    )
 
 
 def place_of(
@@ -175,13 +173,3 @@ def place_of(
 def samples_folder(opened: OpenedRun) -> Path:
     """Where the samples of a run go, unless it is said."""
     return RunFolder(opened.folder).samples
-
-
-def _conditions(model: Model, wish: Wish) -> Conditions:
-    return read_conditions(
-        model.space,
-        evidence=wish.evidence,
-        scaffold=wish.scaffold,
-        formulas=wish.formulas,
-        formula_files=wish.formula_files,
-    )

@@ -22,6 +22,9 @@ from nmln.space import Space
 BLOCK = 50
 """Chains of a block: smaller ones lose time, see benchmarks/blocks.py."""
 
+THIN = 4
+"""Sweeps from one sample of a chain to the next, by default."""
+
 _MOST_BLOCKS = 256  # their files are open at once while they are put together
 _STEP = 0x9E3779B97F4A7C15  # between the seeds of parts in samplings of format 1
 
@@ -56,12 +59,28 @@ class SamplingSettings:
 
     @staticmethod
     def of(
-        model: Model, conditions: Conditions, samples: int, block: int = BLOCK, **given: Any
+        model: Model,
+        conditions: Conditions,
+        samples: int,
+        *,
+        block: int = BLOCK,
+        thin: int = THIN,
+        **given: Any,
     ) -> "SamplingSettings":
-        """What is asked of a model; there are no more chains than samples."""
+        """The settings of a sampling of a model; there are no more chains than samples.
+
+        Args:
+            model: the model.
+            conditions: what the samples must agree with.
+            samples: how many samples.
+            block: the number of chains that one process draws together.
+            thin: sweeps from one sample of a chain to the next.
+            given: any other field.
+        """
         settings = SamplingSettings(
             samples,
             block=block,
+            thin=thin,
             **given,
             allowed="" if conditions.evidence is None else _digits(conditions.evidence),
             formulas=tuple(map(str, conditions.formulas)),

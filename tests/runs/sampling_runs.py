@@ -20,6 +20,9 @@ from nmln.space import Space
 SMILES = ["CCOCC", "CCNCC", "CC(C)CO", "C1CC1CO", "CC(=O)CO", "OCCCN", "C#CCCO", "COCOC"]
 
 
+CONDITIONS = ("evidence", "scaffold", "formulas", "formula_files")
+
+
 def make_run(folder: Path, seed: int = 0, smiles: list[str] = SMILES) -> Path:
     """The folder of a run whose model has learned nothing but marginals."""
     folder.mkdir(parents=True)
@@ -49,9 +52,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def begin(run: Path, name: str, **wishes: Any) -> SamplingJob:
     options = {"count": 105, "chains": 10, "burn_in": 3, "thin": 2, **wishes}  # 25 sweeps
-    more = {one: options.pop(one) for one in ("overwrite", "part", "about") if one in options}
-    opened, wish = sampling.open_run(run), sampling.Wish(**options)
-    return sampling.begin(opened, wish, run.parent / name, **more)
+    given = {one: options.pop(one) for one in CONDITIONS if one in options}
+    opened = sampling.open_run(run)
+    return sampling.begin(opened, opened.conditions(**given), output=run.parent / name, **options)
 
 
 def finished(run: Path, name: str, **wishes: Any) -> Path:
@@ -75,7 +78,7 @@ def summary(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "sampling.json").read_text())
 
 
-TINY = {"count": 14, "chains": 6, "burn_in": 2, "thin": 1, "block_size": 2}  # 3 blocks, 5 sweeps
+TINY = {"count": 14, "chains": 6, "burn_in": 2, "thin": 1, "block": 2}  # 3 blocks, 5 sweeps
 
 
 def make_world_run(folder: Path, kind: str = "db") -> Path:

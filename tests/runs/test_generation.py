@@ -110,7 +110,7 @@ def test_all_levels_have_rows_and_counts_of_their_own(run: Path) -> None:
 
 
 def test_fewer_samples_than_chains_are_enough(run: Path) -> None:
-    assert len(read(finished(run, "out", count=1, block_size=1))) == 1
+    assert len(read(finished(run, "out", count=1, block=1))) == 1
     with pytest.raises(InputError, match="ask for at least one sample"):
         begin(run, "none", count=0)
 
@@ -141,16 +141,16 @@ def interrupted(run: Path, name: str, stops: list[int], save_every: float, **wis
     return finished(run, name, **wishes)
 
 
-@pytest.mark.parametrize("block_size", [50, 4])
+@pytest.mark.parametrize("block", [50, 4])
 @pytest.mark.parametrize("save_every", [0.0, 0.02])
 def test_sampling_that_breaks_down_ends_with_the_same_files(
-    run: Path, monkeypatch: pytest.MonkeyPatch, block_size: int, save_every: float
+    run: Path, monkeypatch: pytest.MonkeyPatch, block: int, save_every: float
 ) -> None:
     monkeypatch.setattr(sample_rows, "_MEMBER", 200)  # so that there are many
-    whole = finished(run, "whole", block_size=block_size)
-    chance = random.Random(block_size)
+    whole = finished(run, "whole", block=block)
+    chance = random.Random(block)
     stops = [chance.randrange(1, 7) for _ in range(4)]
-    broken = interrupted(run, "broken", stops, save_every, block_size=block_size)
+    broken = interrupted(run, "broken", stops, save_every, block=block)
     assert files(broken) == files(whole)
     assert files(whole)["samples.csv.gz"].count(b"\x1f\x8b\x08") > 5
 
@@ -173,8 +173,8 @@ def test_what_is_known_of_the_chains_outlives_a_breakdown(
 
 
 def test_the_blocks_can_be_done_in_any_order(run: Path) -> None:
-    whole = finished(run, "whole", block_size=4)
-    job = begin(run, "other", block_size=4)
+    whole = finished(run, "whole", block=4)
+    job = begin(run, "other", block=4)
     for part in (2, 0):
         stream.work(job, [part])
     with pytest.raises(InputError, match="block 1 of 3 is not done yet"):
@@ -185,14 +185,14 @@ def test_the_blocks_can_be_done_in_any_order(run: Path) -> None:
 
 
 def test_blocks_have_chains_of_their_own(run: Path) -> None:
-    found = read(finished(run, "out", block_size=5))
+    found = read(finished(run, "out", block=5))
     halves = [
         [(status, smiles) for sample, _, status, smiles in found if (sample % 10 < 5) is first]
         for first in (True, False)
     ]
     assert halves[0] != halves[1][: len(halves[0])]
-    assert read(finished(run, "again", block_size=5)) == found
-    assert read(finished(run, "seed", block_size=5, seed=1)) != found
+    assert read(finished(run, "again", block=5)) == found
+    assert read(finished(run, "seed", block=5, seed=1)) != found
 
 
 def test_a_signal_keeps_what_was_reached(run: Path) -> None:
@@ -229,7 +229,7 @@ def test_samples_that_are_there_are_not_spoiled(run: Path) -> None:
 
 
 def test_one_of_several_says_what_all_say(run: Path) -> None:
-    job = begin(run, "out", block_size=5)
+    job = begin(run, "out", block=5)
     with pytest.raises(InterruptedRunError, match=r"^stopped, and kept\. Continue with: "):
         stream.work(job, [1], lambda: signal.raise_signal(signal.SIGTERM))
     assert [job.sweeps_done(part) for part in range(2)] == [0, 1]
@@ -243,15 +243,15 @@ def test_only_the_same_sampling_goes_on(run: Path) -> None:
     with pytest.raises(InputError, match="formulas"):
         begin(run, "out", formulas=["1.5 atom(x, O)"])
     with pytest.raises(InputError, match=r"\(parts 1 instead of 2, block 50 instead of 5\)"):
-        begin(run, "out", block_size=5)
+        begin(run, "out", block=5)
     other = make_run(run.parent / "trained", seed=1)
     with pytest.raises(InputError, match="the model has changed"):
         stream.resume(run.parent / "out", load_run(other))
 
 
 def test_what_has_kept_nothing_gives_way(run: Path) -> None:
-    begin(run, "out", formulas=["!atom(x, O)."], block_size=5)
-    job = begin(run, "out", block_size=4)
+    begin(run, "out", formulas=["!atom(x, O)."], block=5)
+    job = begin(run, "out", block=4)
     assert stream.resume(job.folder, job.model).settings == job.settings
     assert job.settings.parts == 3
     trained = make_run(run.parent / "trained", seed=1)
@@ -261,7 +261,7 @@ def test_what_has_kept_nothing_gives_way(run: Path) -> None:
 
 @pytest.mark.parametrize("held", [".nmln-sampling.lock", ".nmln-sampling/block-1/lock"])
 def test_what_is_being_done_does_not_give_way(run: Path, held: str) -> None:
-    job = begin(run, "out", block_size=5)
+    job = begin(run, "out", block=5)
     with (
         only_one(job.folder / held, "sampling"),
         pytest.raises(InputError, match="another process is sampling"),
@@ -436,7 +436,7 @@ def test_two_processes_give_what_one_gives(run: Path) -> None:
     done = nmln(run.parent, "run", *numbers, "--processes", "2", "--output", "two")
     assert done.returncode == 0, done.stderr
     assert "105 attempts" in done.stdout
-    assert files(run.parent / "two") == files(finished(run, "whole", block_size=5))
+    assert files(run.parent / "two") == files(finished(run, "whole", block=5))
     assert summary(run.parent / "two")["processes"] == 2
     assert (run.parent / "two" / "chains.html").exists()
     assert summary(run.parent / "two")["command"].startswith("nmln sample run --num-samples 105")

@@ -93,7 +93,7 @@ def test_streams_of_blocks_and_seeds_have_nothing_in_common() -> None:
 
 @pytest.mark.parametrize(("chains", "block", "blocks"), [(100, 50, 2), (7, 50, 1), (101, 50, 3)])
 def test_blocks_depend_on_settings_only(run: Path, chains: int, block: int, blocks: int) -> None:
-    job = begin(run, "out", count=10**6, chains=chains, block_size=block)
+    job = begin(run, "out", count=10**6, chains=chains, block=block)
     assert job.settings.parts == blocks
     assert sum(job.settings.slice(number)[1] for number in range(blocks)) == chains
     assert max(job.settings.slice(number)[1] for number in range(blocks)) <= block

@@ -8,12 +8,14 @@ import shutil
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
 from nmln.cli.common import settings_in
 from nmln.cli.run import _kept, _show
+from nmln.config import configure
 from nmln.errors import InputError, InterruptedRunError
 from nmln.evaluation import Estimate
 from nmln.runs import pipeline, stream
@@ -102,29 +104,47 @@ def plain(monkeypatch: pytest.MonkeyPatch, done: pipeline.JobOutcome) -> None:
     monkeypatch.setattr(pipeline, "conclude", lambda *_: done)
 
 
+class Stopped(pipeline.Performer):
+    """Trains, and is stopped before it draws anything."""
+
+    def draw(self, *_: object) -> None:
+        raise KeyboardInterrupt
+
+
+class Listed(pipeline.Performer):
+    """Notes the stages that it does."""
+
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+
+    def train(self, *given: Any) -> None:
+        self.stages.append("train")
+        super().train(*given)
+
+    def draw(self, *given: Any) -> None:
+        self.stages.append("draw")
+        super().draw(*given)
+
+
 @pytest.mark.usefixtures("plain")
 def test_a_job_that_was_stopped_goes_on_and_comes_to_the_same(
     done: pipeline.JobOutcome, tmp_path: Path
 ) -> None:
     folder, settings = tmp_path / "out", small(done.folder.parent / HOSTILE)
 
-    def stop(text: str) -> None:
-        if text == "generating":
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        pipeline.run(folder, settings, stop)
+        pipeline.run(folder, settings, by=Stopped())
     before = (folder / "model" / "manifest.json").stat().st_mtime_ns
-    said: list[str] = []
-    pipeline.run(folder, settings, said.append)
-    assert said == ["generating"]
+    done_again = Listed()
+    pipeline.run(folder, settings, by=done_again)
+    assert done_again.stages == ["draw"]
     assert (folder / "model" / "manifest.json").stat().st_mtime_ns == before
     assert equal(weights(folder), weights(done.folder))
     for name in ("samples/counts.csv", "samples/samples.csv.gz"):
         assert (folder / name).read_bytes() == (done.folder / name).read_bytes()
-    said.clear()
-    pipeline.run(folder, settings, said.append)
-    assert not said, "all of it was finished"
+    nothing = Listed()
+    pipeline.run(folder, settings, by=nothing)
+    assert not nothing.stages, "all of it was finished"
 
 
 def test_other_settings_for_the_same_folder_are_refused(done: pipeline.JobOutcome) -> None:
@@ -180,19 +200,12 @@ def test_minutes_and_steps_are_not_both_given() -> None:
         pipeline.JobSettings(minutes=2, changes={"training.steps": 5}).config()
 
 
-def test_the_training_is_an_ordinary_command(tmp_path: Path) -> None:
+def test_settings_of_the_training_reach_it_as_they_are(tmp_path: Path) -> None:
     settings = small(tmp_path / HOSTILE, seed=3)
-    words = pipeline.train_arguments(tmp_path, settings, 2)
-    assert words[:2] == ["train", settings.data]
-    given = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
-    assert settings_in(given) == CHANGES
-    assert "--minutes" not in words
-    (tmp_path / "config.json").touch()
-    assert pipeline.train_arguments(tmp_path, settings, 2)[:3] == [
-        "train",
-        "--resume",
-        str(tmp_path),
-    ]
+    config = settings.config(2)
+    assert configure(config.to_dict()) == config
+    assert config.training.processes == 2
+    assert settings_in(pipeline._set(settings.changes)[1::2]) == CHANGES
 
 
 @pytest.mark.usefixtures("plain")
@@ -287,7 +300,7 @@ def test_sampling_that_was_begun_is_gone_on_with(done: pipeline.JobOutcome, tmp_
     shutil.copytree(done.folder, folder)
     shutil.rmtree(folder / "samples")
     settings = small(done.folder.parent / HOSTILE)
-    job = pipeline.sample_job(folder, sampling.open_run(folder), settings)
+    job = pipeline.sample_job(sampling.open_run(folder), settings)
     stream.work(job, [0])
     first = job.data(0).read_bytes()
     pipeline.run(folder, settings)

@@ -224,6 +224,7 @@ def test_a_node_that_is_lost_before_all_have_met_is_no_traceback(
             distributed.join()
 
 
+NO_RUN = {"run": "there/is/none", "output": "out", "part": None}
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
 
 
@@ -232,13 +233,15 @@ def test_the_launcher_gives_signals_back_and_leaves_nothing(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before, environment = {one: signal.getsignal(one) for one in HANDLED}, dict(os.environ)
-    processes.start_processes(2, tmp_path / "run", ["--version"])
+    with pytest.raises(typer.Exit) as left:
+        processes.start_processes(2, tmp_path / "run", "sample", NO_RUN)
+    assert left.value.exit_code == 2
     assert {one: signal.getsignal(one) for one in HANDLED} == before
     assert dict(os.environ) == environment
     assert list(tmp_path.iterdir()) == []
     said = capfd.readouterr()
-    assert said.out.count("nmln") == 2
-    assert said.err == ""
+    assert said.out == ""
+    assert said.err.count("\n") == said.err.count("error: ") == 1, "both say the same, once"
 
 
 CHILD = """if True:
@@ -265,8 +268,7 @@ def small_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = subprocess.Popen
 
     def other(words: list[str], **options: Any) -> subprocess.Popen[Any]:
-        given = words[words.index("nmln") + 1 :]
-        return start([sys.executable, "-S", str(tmp_path / "child.py"), *given], **options)
+        return start([sys.executable, "-S", str(tmp_path / "child.py"), words[-1]], **options)
 
     monkeypatch.setattr("nmln.cli.processes.subprocess.Popen", other)
 
@@ -291,7 +293,7 @@ def test_a_stop_is_told_by_the_launcher_if_by_no_process(
 ) -> None:
     send_when(lambda: len(list(tmp_path.glob("ready-*"))) == 2, number)
     with pytest.raises((InterruptedRunError, typer.Exit)) as left:
-        processes.start_processes(2, tmp_path, ["say" if told else "wait"], again="nmln again")
+        processes.start_processes(2, tmp_path, "say" if told else "wait", {}, "nmln again")
     assert isinstance(left.value, typer.Exit) == told
     if isinstance(left.value, typer.Exit):
         assert left.value.exit_code == 130
@@ -305,7 +307,7 @@ def test_a_second_signal_ends_processes_that_do_not_listen(tmp_path: Path) -> No
     ready = lambda: len(list(tmp_path.glob("ready-*"))) == 2  # noqa: E731
     send_when(ready, signal.SIGINT, signal.SIGINT)
     with pytest.raises(InterruptedRunError, match=r"stopped before anything was kept"):
-        processes.start_processes(2, tmp_path / "run", ["deaf"])
+        processes.start_processes(2, tmp_path / "run", "deaf", {})
 
 
 @pytest.mark.usefixtures("small_children")
@@ -315,7 +317,7 @@ def test_a_stopped_training_is_continued_by_a_command_that_can_be_pasted(tmp_pat
     (folder / "config.json").touch()
     send_when(lambda: len(list(tmp_path.glob("ready-*"))) == 2, signal.SIGTERM)
     with pytest.raises(InterruptedRunError) as left:
-        processes.start_processes(2, folder, ["wait"])
+        processes.start_processes(2, folder, "wait", {})
     words = shlex.split(str(left.value).split("Continue with: ")[1])
     assert words == ["nmln", "train", "--resume", str(folder)]
 
@@ -326,7 +328,7 @@ def test_others_are_ended_without_a_word_when_one_is_lost(
 ) -> None:
     monkeypatch.setattr(processes, "_LAST_WORDS", 0.2)
     with pytest.raises(SystemExit) as left:
-        processes.start_processes(2, tmp_path, ["fail"], again="nmln again")
+        processes.start_processes(2, tmp_path, "fail", {}, "nmln again")
     assert left.value.code == 1
     assert capsys.readouterr().err == (
         "error: process 1 of 2 was lost (signal 9), and the others were ended. What was reached is "
@@ -349,9 +351,10 @@ def test_processes_import_nothing_from_the_folder_that_one_works_in(
 ) -> None:
     (tmp_path / "typer.py").write_text("import os; os.mkdir('taken')")
     monkeypatch.chdir(tmp_path)
-    processes.start_processes(2, tmp_path / "run", ["--version"], rendezvous=False)
+    with pytest.raises(typer.Exit):
+        processes.start_processes(2, tmp_path / "run", "sample", NO_RUN, rendezvous=False)
     assert not (tmp_path / "taken").exists()
-    assert capfd.readouterr().err == ""
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_processes_that_cannot_fit_are_not_started(
@@ -360,4 +363,4 @@ def test_processes_that_cannot_fit_are_not_started(
     monkeypatch.setattr(memory, "machine_memory", lambda: 2**30)
     monkeypatch.setattr(processes, "_start", lambda *_: pytest.fail("a process was started"))
     with pytest.raises(InputError, match=r"in 100 processes needs at least .* \(--processes"):
-        processes.start_processes(100, tmp_path)
+        processes.start_processes(100, tmp_path, "train", {})
