@@ -319,7 +319,7 @@ def nmln(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     [
         (["--scaffold", "Cx"], "error: the scaffold 'Cx' cannot be read as SMILES"),
         (["--formula", "1 atm(x, O)"], "error: formula '1 atm(x, O)':3: unknown predicate atm"),
-        (["--resume", "--seed", "1"], "error: --resume goes on with sampling as it was begun"),
+        (["--resume", "--seed", "1"], "error: --resume continues a sampling"),
     ],
 )
 def test_a_mistake_ends_in_one_line(

@@ -8,7 +8,6 @@ import shutil
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -21,6 +20,7 @@ from nmln.evaluation import Estimate
 from nmln.runs import pipeline, stream
 from nmln.runs import sample as sampling
 from nmln.runs import train as training
+from nmln.runs.data import Source
 from nmln.runs.job_page import _table
 from nmln.runs.sample_rows import read_rows
 from tests.report.test_page import Reader
@@ -107,7 +107,7 @@ def plain(monkeypatch: pytest.MonkeyPatch, done: pipeline.JobOutcome) -> None:
 class Stopped(pipeline.Performer):
     """Trains, and is stopped before it draws anything."""
 
-    def draw(self, *_: object) -> None:
+    def draw(self, job: stream.SamplingJob, folder: Path, count: int) -> None:
         raise KeyboardInterrupt
 
 
@@ -117,13 +117,15 @@ class Listed(pipeline.Performer):
     def __init__(self) -> None:
         self.stages: list[str] = []
 
-    def train(self, *given: Any) -> None:
+    def train(
+        self, folder: Path, job: pipeline.JobSettings, source: Source | None, count: int
+    ) -> None:
         self.stages.append("train")
-        super().train(*given)
+        super().train(folder, job, source, count)
 
-    def draw(self, *given: Any) -> None:
+    def draw(self, job: stream.SamplingJob, folder: Path, count: int) -> None:
         self.stages.append("draw")
-        super().draw(*given)
+        super().draw(job, folder, count)
 
 
 @pytest.mark.usefixtures("plain")
@@ -149,7 +151,7 @@ def test_a_job_that_was_stopped_goes_on_and_comes_to_the_same(
 
 def test_other_settings_for_the_same_folder_are_refused(done: pipeline.JobOutcome) -> None:
     data = done.folder.parent / HOSTILE
-    with pytest.raises(InputError, match=r"begun in this folder \(seed 0, not 3\)"):
+    with pytest.raises(InputError, match=r"in this folder \(seed 0, not 3\)"):
         pipeline.begin(done.folder, small(data, seed=3))
     with pytest.raises(InputError, match="size 4, not 5"):
         pipeline.begin(done.folder, pipeline.JobSettings(str(data), 5, samples=300))

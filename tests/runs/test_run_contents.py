@@ -286,7 +286,7 @@ def test_resuming_takes_no_other_settings(
 ) -> None:
     done = here("train", "--resume", run, *flag)
     assert done.code == 2
-    assert "--resume goes on with a run as it is" in done.lines[0]
+    assert "--resume continues a run" in done.lines[0]
 
 
 def test_hints_can_be_pasted_into_a_shell(
