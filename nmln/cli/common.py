@@ -5,8 +5,9 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,6 +84,12 @@ def warn(message: Warning | str, *_: object, **__: object) -> None:
     if _first_to_say(str(message)):
         typer.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
         typer.echo(str(message), err=True)
+
+
+def changed_options(command: Callable[..., None], values: Mapping[str, Any]) -> set[str]:
+    """The names of a command's parameters whose values are not their defaults."""
+    known = signature(command).parameters
+    return {name for name in known if values[name] != known[name].default}
 
 
 def check_output(path: Path, overwrite: bool, inputs: Sequence[Path | None] = ()) -> None:
