@@ -13,7 +13,7 @@ from nmln import checkpoint
 from nmln.config import read_config
 from nmln.errors import InputError
 from nmln.formats.db import read_db, read_known
-from nmln.formats.graphs import from_networkx
+from nmln.formats.graphs import from_networkx, read_graphs
 from nmln.formats.mln import parse_mln, read_mln
 from nmln.knowledge.data import KnowledgeBase
 from nmln.model import Model, load_run
@@ -21,7 +21,6 @@ from nmln.molecules.datasets import BUILT_IN, describe, load
 from nmln.molecules.sample_files import read_reference, read_samples
 from nmln.report.findings import findings_of
 from nmln.report.page import facts
-from nmln.runs import data as sources
 from nmln.runs import pages, pipeline
 from nmln.runs import train as training
 from nmln.runs.folder import RunFolder
@@ -245,7 +244,7 @@ TEXT_READERS: dict[str, Reader] = {
         extra={"valid.tsv": TSV[0]},
     ),
     "graphml": Reader(
-        texts(GRAPH, XML), "x.graphml", lambda path: from_networkx(sources.read_graphs(path))
+        texts(GRAPH, XML), "x.graphml", lambda path: from_networkx(read_graphs(path))
     ),
     "smi": Reader(texts(SMI, CHEMISTRY), "x.smi", _each(_molecules, read_samples)),
     "csv": Reader(texts(CSV, CHEMISTRY), "x.csv", _each(_molecules, read_samples)),
