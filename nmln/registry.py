@@ -11,14 +11,15 @@ Thing = TypeVar("Thing")
 
 
 class Registry(Mapping[str, Thing]):
-    """The things that the files of one package register, in the order of their names.
+    """The things that the files of some packages register, in the order of their names.
 
-    A file calls `add` when it is imported. The first look-up imports every file of the package, so
-    that a new file needs no line anywhere else, and nothing is imported before it is needed.
+    A file calls `add` when it is imported. The first look-up imports every file of the `rooms`, so
+    that a new file needs no line anywhere else, and nothing is imported before it is needed. A room may
+    stand above the registry in the layers of imports, because it is known by its name only.
     """
 
-    def __init__(self, room: str, what: str) -> None:
-        self.room, self.what = room, what
+    def __init__(self, what: str, *rooms: str) -> None:
+        self.what, self.rooms = what, rooms
         self._things: dict[str, Thing] = {}
         self._complete = False
 
@@ -54,7 +55,8 @@ class Registry(Mapping[str, Thing]):
 
     def _all(self) -> dict[str, Thing]:
         if not self._complete:
-            for module in pkgutil.iter_modules(import_module(self.room).__path__):
-                import_module(f"{self.room}.{module.name}")
+            for room in self.rooms:
+                for module in pkgutil.iter_modules(import_module(room).__path__):
+                    import_module(f"{room}.{module.name}")
             self._complete = True
         return self._things

@@ -9,6 +9,7 @@ import torch
 import nmln
 from nmln.config import ModelConfig, configure
 from nmln.errors import InputError
+from nmln.formats.registry import FORMATS
 from nmln.kernels.combined import simple_kernels
 from nmln.kernels.registry import KERNELS, kernel_named
 from nmln.language import Language, predicate
@@ -16,6 +17,7 @@ from nmln.potentials.base import BasePotential, NeuralPotential
 from nmln.potentials.registry import POTENTIALS
 from nmln.registry import Registry
 from nmln.space import Space
+from tests.formats import test_contract as format_contract
 from tests.kernels import test_exactness
 from tests.potentials import test_contract
 
@@ -52,6 +54,24 @@ def test_it_is_documented(name: str, family: type) -> None:
     rows = [line for text in PAGES.values() for line in text.splitlines() if line.startswith("|")]
     assert any(f"`{family.__name__}`" in row for row in rows), "add a row to the guide"
     assert any(f"`{name}`" in text for text in PAGES.values()), f"say that its name is `{name}`"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_is_in_the_contract_tests(name: str) -> None:
+    assert [case.name for case in format_contract.CASES].count(name) == 1
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_is_documented(name: str) -> None:
+    module = FORMATS[name].read.__module__
+    assert any(f"::: {module}\n" in text for text in PAGES.values()), (
+        f"add {module} to the reference"
+    )
+    guide = PAGES[ROOT / "docs" / "how-to" / "formats.md"]
+    rows = [line for line in guide.splitlines() if line.startswith(f"| `{name}` |")]
+    assert len(rows) == 1, f"add a row that starts with `{name}` to the table of formats"
+    for suffix in FORMATS[name].suffixes:
+        assert f"`{suffix}`" in rows[0], f"say that files end in {suffix}"
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -102,7 +122,7 @@ def test_a_named_network_is_of_its_class() -> None:
 
 
 def test_names_are_unique_sorted_and_unknown_ones_are_refused() -> None:
-    registry: Registry[int] = Registry("nmln.experiments", "number")
+    registry: Registry[int] = Registry("number", "nmln.experiments", "nmln.report")
     registry.add("two", 2)
     registry.add("one", 1)
     assert list(registry) == ["one", "two"]

@@ -14,10 +14,13 @@ import torch
 from jaxtyping import Integer
 from torch import Tensor
 
+from nmln.config import DataConfig
 from nmln.errors import InputError, placed
 from nmln.evidence import Evidence, VirtualEvidence
 from nmln.files import read_lines, write_lines
 from nmln.formats.grammar import parse
+from nmln.formats.mln import read_mln
+from nmln.formats.registry import Format, Parsed, register
 from nmln.language import STRING_PATTERN, Domain, Language, predicate
 from nmln.logic import Literal
 from nmln.space import Space
@@ -148,6 +151,22 @@ def read_db(
     return space, encode_facts(space, worlds)
 
 
+def read_closed_worlds(
+    paths: Sequence[Path], language: str | Path | None = None, place: str | Path | None = None
+) -> Parsed:
+    """The closed worlds of several `.db` and `.nl` files over one space.
+
+    A `.mln` file may declare the `language`, with formulas. An error that concerns the whole space
+    names the file `place`, or the first one.
+    """
+    program = None if language is None else read_mln(language)
+    worlds = [world for path in paths for world in read_facts(path)]
+    known = program.language if program else infer_language(worlds)
+    with placed(place or language or paths[0]):
+        space = Space(known, infer_domain(worlds, known, program.domain if program else None))
+    return Parsed(space, encode_facts(space, worlds), program.formulas if program else ())
+
+
 def from_text(space: Space, text: str) -> Integer[Tensor, "worlds groups"]:
     """The worlds of `.db` text, closed: the inverse of `to_text`."""
     return encode_facts(space, parse_facts(enumerate(text.split("\n"), 1), "text"))
@@ -232,30 +251,49 @@ def _only_world(worlds: list[Facts]) -> Facts:
     return worlds[0]
 
 
-def write_db(path: str | Path, space: Space, worlds: Integer[Tensor, "worlds groups"]) -> None:
+def write_db(path: str | Path, space: Space, worlds: Iterable[Integer[Tensor, " groups"]]) -> None:
     """Write worlds as `.db` text, or as `.nl` if the file name ends so; `read_db` reads them back.
 
-    Only true atoms are written, without those named none, which a closed world assumes.
+    Only true atoms are written, without those named none, which a closed world assumes. The worlds are
+    a tensor with one row per world, or come one after the other; a `.db` file is written as they come.
     """
     write_lines(path, format_worlds(space, worlds, _style(path)))
 
 
 def format_worlds(
-    space: Space, worlds: Integer[Tensor, "worlds groups"], style: str = "db"
+    space: Space, worlds: Iterable[Integer[Tensor, " groups"]], style: str = "db"
 ) -> Iterator[str]:
     """The lines of a `.db` or `.nl` file."""
     if style == "nl":
-        if len(worlds) != 1:
+        given = list(worlds)
+        if len(given) != 1:
             raise InputError(
-                f"a .nl file holds one world, not {len(worlds)}. Write a .db file.",
+                f"a .nl file holds one world, not {len(given)}. Write a .db file.",
                 kind="unsupported",
             )
-        yield from (f"{atom}." for atom in true_atoms(space, worlds[0], skip_null=True))
+        yield from (f"{atom}." for atom in true_atoms(space, given[0], skip_null=True))
         return
-    if not len(worlds):
-        raise InputError("there is no world to write. Give at least one.", kind="empty")
-    for row, world in enumerate(worlds):
-        if row:
+    empty = True
+    for world in worlds:
+        if not empty:
             yield "---"
+        empty = False
         if text := to_text(space, world):
             yield text
+    if empty:
+        raise InputError("there is no world to write. Give at least one.", kind="empty")
+
+
+def _read(config: DataConfig) -> Parsed:
+    return read_closed_worlds([Path(config.source)], config.language)
+
+
+def _format(name: str, standard: bool) -> Format:
+    return Format(
+        name, "db", (f".{name}",), _read, write_db, gather=read_closed_worlds, declarable=True,
+        standard=standard,
+    )  # fmt: skip
+
+
+register(_format("db", standard=True))
+register(_format("nl", standard=False))

@@ -5,8 +5,9 @@ a unary exclusive attribute; an edge attribute is a binary exclusive one whose `
 is no edge. A graph without edge attributes has the Boolean predicate `edge`.
 """
 
+import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 from xml.parsers import expat
@@ -16,14 +17,17 @@ import torch
 from jaxtyping import Integer
 from torch import Tensor
 
+from nmln.config import DataConfig
 from nmln.errors import InputError
 from nmln.files import check_readable
+from nmln.formats.registry import Format, Parsed, register
 from nmln.language import NONE, Attribute, Language, predicate
 from nmln.logic import GroundAtom
 from nmln.space import Space
 from nmln.worlds import from_atoms, true_atoms
 
 NODE, EDGE = "node", "edge"
+SUFFIX = ".graphml"
 _DEEPEST = 100  # elements inside each other
 
 
@@ -49,6 +53,45 @@ def read_graphml(path: str | Path) -> nx.Graph:
         reason = " ".join(str(error).split()) or type(error).__name__
         message = f"this is not GraphML: {reason[:200]}."
         raise InputError(message, str(path), kind="syntax") from None
+
+
+def read_graphs(path: Path) -> list[nx.Graph]:
+    """The graph in a GraphML file, or those of a folder in the order of their names."""
+    files = _graph_files(path)
+    if not files:
+        raise InputError("there is no .graphml file in this folder.", str(path), kind="missing")
+    for file in files:
+        check_readable(file)
+    graphs = []
+    for file in files:
+        graph = read_graphml(file)
+        graphs.append(nx.DiGraph(graph) if graph.is_directed() else nx.Graph(graph))
+    sizes = sorted({len(graph) for graph in graphs})
+    if len(sizes) > 1:
+        found = ", ".join(
+            f"{size} ({sum(len(g) == size for g in graphs)} graphs)" for size in sizes
+        )
+        raise InputError(
+            f"one model is over one domain, but these graphs have different numbers of nodes: {found}. "
+            "Keep graphs of one size.",
+            str(path),
+        )
+    return graphs
+
+
+def write_graphs(folder: Path, space: Space, worlds: Iterable[Integer[Tensor, " groups"]]) -> None:
+    """Write worlds as numbered GraphML files into a new folder, as they come."""
+    folder.mkdir(parents=True)
+    for number, world in enumerate(worlds):
+        (graph,) = to_networkx(space, world[None])
+        with open(folder / f"{number:06d}{SUFFIX}", "xb") as file:
+            nx.write_graphml(graph, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _graph_files(path: Path) -> list[Path]:
+    return sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
 
 
 def _refuse_entities(path: Path) -> None:
@@ -259,3 +302,27 @@ def graph_decoder(
     if set(space.domain) != {NODE} or 2 not in arities or not arities <= {1, 2}:
         return None
     return lambda worlds: to_networkx(space, worlds)
+
+
+def _recognise(path: Path) -> bool:
+    """Whether a path is a GraphML file, or a folder with at least one."""
+    if path.is_dir():
+        return any(path.glob(f"*{SUFFIX}"))
+    return path.suffix.lower() == SUFFIX
+
+
+def _files(config: DataConfig) -> Iterator[Path]:
+    yield from _graph_files(Path(config.source))
+
+
+def _check(space: Space) -> None:
+    to_networkx(space, torch.zeros(0, space.groups, dtype=space.dtype))
+
+
+register(
+    Format(
+        "graphml", "graphs", (SUFFIX,),
+        lambda config: Parsed(*from_networkx(read_graphs(Path(config.source)))), write_graphs,
+        check=_check, recognise=_recognise, files=_files, standard=True, folder=True,
+    )
+)  # fmt: skip

@@ -1,5 +1,6 @@
 """Tab-separated triples: head, relation, tail, one triple per line."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from jaxtyping import Integer
@@ -8,6 +9,7 @@ from torch import Tensor
 from nmln.errors import InputError
 from nmln.files import read_lines, write_lines
 from nmln.formats.db import Facts, encode_facts
+from nmln.formats.registry import Format, Parsed, register
 from nmln.language import Language, predicate
 from nmln.logic import Literal
 from nmln.space import Space
@@ -65,14 +67,7 @@ def write_triples(path: str | Path, space: Space, world: Integer[Tensor, " group
 
     A symmetric predicate is written both ways round.
     """
-    for attribute in space.language:
-        if attribute.arity != 2 or not attribute.boolean:
-            raise InputError(
-                f"{attribute.declaration()} is not a Boolean binary predicate, so it has no triples. "
-                "Write a .db file instead.",
-                token=attribute.name,
-                kind="unsupported",
-            )
+    _check(space)
     rows = [
         (atom.arguments[0], atom.predicate, atom.arguments[1]) for atom in true_atoms(space, world)
     ]
@@ -84,3 +79,35 @@ def write_triples(path: str | Path, space: Space, world: Integer[Tensor, " group
                 kind="unsupported",
             )
     write_lines(path, ("\t".join(row) for row in rows + mirrored))
+
+
+def _check(space: Space) -> None:
+    for attribute in space.language:
+        if attribute.arity != 2 or not attribute.boolean:
+            raise InputError(
+                f"{attribute.declaration()} is not a Boolean binary predicate, so it has no triples. "
+                "Write a .db file instead.",
+                token=attribute.name,
+                kind="unsupported",
+            )
+
+
+def _gather(paths: Sequence[Path], language: Path | None, place: Path) -> Parsed:
+    return Parsed(*read_triples(*paths))
+
+
+def _write(path: Path, space: Space, worlds: Iterable[Integer[Tensor, " groups"]]) -> None:
+    given = list(worlds)
+    if len(given) != 1:
+        raise InputError(
+            f"a .tsv file holds one world, not {len(given)}. Write a .db file.", kind="unsupported"
+        )
+    write_triples(path, space, given[0])
+
+
+register(
+    Format(
+        "triples", "db", (".tsv",), lambda config: Parsed(*read_triples(config.source)), _write,
+        check=_check, gather=_gather, learnable=False,
+    )
+)  # fmt: skip

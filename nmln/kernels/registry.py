@@ -9,7 +9,7 @@ from nmln.types import Kernel
 
 KernelBuilder = Callable[[Space, Evidence | None], Kernel]
 
-KERNELS: Registry[KernelBuilder] = Registry("nmln.kernels", "kernel")
+KERNELS: Registry[KernelBuilder] = Registry("kernel", "nmln.kernels")
 """The kernels that `chains.kernel` and `sampling.kernel` can name."""
 
 

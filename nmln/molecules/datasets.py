@@ -15,7 +15,7 @@ the file; dropped lines are counted by reason.
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
@@ -25,9 +25,20 @@ import torch
 from jaxtyping import Int64, Integer
 from torch import Tensor
 
+from nmln.config import DataConfig
 from nmln.dropped import DropCounter, Dropped
 from nmln.errors import InputError
-from nmln.molecules.chemistry import Molecule, Refusal, encode_all, order_atoms, space_for
+from nmln.files import write_lines
+from nmln.formats.registry import Format, Parsed, register
+from nmln.molecules.chemistry import (
+    Molecule,
+    Refusal,
+    atoms_of,
+    encode_all,
+    order_atoms,
+    rdkit_version,
+    space_for,
+)
 from nmln.molecules.decoding import Decoder
 from nmln.molecules.downloads import SOURCES, cache_folder, select
 from nmln.molecules.smiles_files import (
@@ -124,8 +135,7 @@ def load(
     those in `atoms`: then molecules with others are dropped. One process reads 1,000 to 3,000 lines per
     second (measured); more `processes` help with large files where cores are idle.
     """
-    if str(source).lower() in SOURCES and nodes is not None:
-        source = f"{source}-{nodes}"
+    source = _of_size(source, nodes)
     tally, sizes = DropCounter(), Counter[int]()
     molecules: list[tuple[int, Molecule]] = []
     for number, molecule in _distinct(source, processes, tally):
@@ -164,6 +174,36 @@ def load(
             kind="empty",
         )
     return Molecules(str(source), space, encoded.worlds, encoded.smiles, tally.dropped())
+
+
+def write_smiles(path: Path, space: Space, worlds: Iterable[Integer[Tensor, " groups"]]) -> None:
+    """Write worlds as canonical SMILES, one per line; in a `.csv` file below the header `smiles`.
+
+    A world that is not a valid molecule is refused, and so is a file that would have to be packed.
+    """
+    if str(path).lower().endswith(".gz"):
+        raise InputError(
+            "packed files are not written. Name a file that ends in .smi or .csv.",
+            str(path),
+            kind="unsupported",
+        )
+
+    def lines() -> Iterator[str]:
+        if str(path).lower().endswith(".csv"):
+            yield "smiles"
+        decoder = Decoder(space, most=0)
+        for number, world in enumerate(worlds):
+            (found,) = decoder.decode(world[None])
+            if found.smiles is None:
+                raise InputError(
+                    f"every world must be a valid molecule, but world {number} is {found.status}. "
+                    "Leave it out, or write a .db file.",
+                    str(path),
+                    kind="unsupported",
+                )
+            yield found.smiles
+
+    write_lines(path, lines())
 
 
 def describe(source: str | Path, processes: int = 1, watch: Watch | None = None) -> Description:
@@ -228,6 +268,11 @@ def _held(folder: Path, families: Collection[str] | None = None) -> list[str]:
         if size.isdecimal() and (families is None or family in families)
     ]
     return [f"{family}-{size}" for family, size in sorted(named)]
+
+
+def _of_size(source: str | Path, nodes: int | None) -> str | Path:
+    """The source itself; of a whole download with a number of heavy atoms, the set of that size."""
+    return f"{source}-{nodes}" if str(source).lower() in SOURCES and nodes is not None else source
 
 
 @contextmanager
@@ -309,3 +354,29 @@ def _show(sizes: Counter[int]) -> str:
     shown = ", ".join(f"{size}: {count:,}" for size, count in sorted(sizes.most_common(_SHOWN)))
     others = len(sizes) - _SHOWN
     return f"{shown}, and {others} others" if others > 0 else shown
+
+
+# The formats. Names of sets are read as `.smi` files.
+
+
+def _read(config: DataConfig) -> Parsed:
+    found = load(config.source, config.nodes)
+    return Parsed(found.space, found.worlds, names=found.smiles, dropped=found.dropped)
+
+
+def _files(config: DataConfig) -> Iterator[Path]:
+    with _located(_of_size(config.source, config.nodes), 1) as (path, _):
+        yield path
+
+
+def _format(name: str, standard: bool) -> Format:
+    endings = (f".{name}", f".{name}.gz")
+    return Format(
+        name, "molecules", endings, _read, write_smiles, check=atoms_of, files=_files,
+        recognise=lambda path: path.name.lower().endswith(endings) and not path.is_dir(),
+        versions=lambda: {"rdkit": rdkit_version()}, standard=standard,
+    )  # fmt: skip
+
+
+register(_format("smi", standard=True))
+register(_format("csv", standard=False))

@@ -33,5 +33,5 @@ class NamedPotential:
     fewest: Callable[[Space, ModelConfig], int] = fewest_parameters
 
 
-POTENTIALS: Registry[NamedPotential] = Registry("nmln.potentials", "potential")
+POTENTIALS: Registry[NamedPotential] = Registry("potential", "nmln.potentials")
 """Registered by the files of the potentials; `ModelConfig.potential` lists the same names."""

@@ -1,32 +1,30 @@
 """Where worlds come from: molecules, `.db` files and graph files, read alike."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from hashlib import sha256
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-import networkx as nx
 import torch
 from jaxtyping import Integer
 from torch import Tensor
 
+from nmln.checkpoint import VERSION
 from nmln.config import DataConfig
-from nmln.errors import InputError, placed
+from nmln.errors import InputError
 from nmln.files import check_readable
-from nmln.formats.db import encode_facts, infer_domain, infer_language, read_facts
-from nmln.formats.graphs import from_networkx, read_graphml
-from nmln.formats.mln import Program, read_mln
-from nmln.formats.triples import read_triples
+from nmln.formats.mln import Program
+from nmln.formats.registry import FORMATS, Format, Kind
 from nmln.language import Attribute
 from nmln.logic import WeightedFormula
 from nmln.molecules.datasets import Dropped, split
-from nmln.molecules.datasets import load as load_molecules
 from nmln.molecules.decoding import Decoder
 from nmln.space import Space
 from nmln.types import Worlds
 
-Kind = Literal["molecules", "db", "graphs"]
+_SETS = "smi"  # the format that reads names of sets, and says what is wrong with any other name
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,7 @@ class Source:
     formulas: tuple[WeightedFormula, ...] = ()
     names: tuple[str, ...] = field(default=(), repr=False)  # SMILES, for molecules
     dropped: tuple[Dropped, ...] = ()  # lines that were left out, by reason
+    origin: dict[str, Any] | None = field(default=None, repr=False)  # as `origin_of` gives it
 
     @property
     def fingerprint(self) -> str:
@@ -48,40 +47,61 @@ class Source:
         meaning = str(Program(self.space.language, dict(self.space.domain)))
         return sha256(meaning.encode() + self.worlds.contiguous().numpy().tobytes()).hexdigest()
 
+    @property
+    def program(self) -> str:
+        """The language, the domain and the formulas as text."""
+        return str(Program(self.space.language, dict(self.space.domain), self.formulas))
+
 
 def load(config: DataConfig) -> Source:
     """Read what a configuration names, whatever its format."""
-    path = Path(config.source)
-    kind = kind_of(config.source)
-    formulas: tuple[WeightedFormula, ...] = ()
-    names: tuple[str, ...] = ()
-    dropped: tuple[Dropped, ...] = ()
-    if kind == "molecules":
-        found = load_molecules(config.source, config.nodes)
-        space, worlds, names, dropped = found.space, found.worlds, found.smiles, found.dropped
-    elif kind == "db":
-        program = None if config.language is None else read_mln(config.language)
-        facts = read_facts(path)
-        language = program.language if program else infer_language(facts)
-        with placed(config.language or path):
-            space = Space(
-                language, infer_domain(facts, language, program.domain if program else None)
-            )
-        worlds = encode_facts(space, facts)
-        formulas = program.formulas if program else ()
-    else:
-        space, worlds = from_networkx(read_graphs(path))
-    if len(worlds) < 1:
+    origin = origin_of(config)  # before it is read: what changes meanwhile is another origin later
+    found = format_of(config.source)
+    parsed = found.read(config)
+    if len(parsed.worlds) < 1:
         raise InputError("there are no worlds in it.", config.source, kind="missing")
-    if not bool((space.sizes > 1).any()):
+    if not bool((parsed.space.sizes > 1).any()):
         raise InputError(
             "only one world is possible here, so that there is nothing to learn. Give data in which "
             "something can differ.",
             config.source,
             kind="missing",
         )
-    train, test = split(len(worlds), config.split_seed, config.train_share)
-    return Source(kind, space, worlds, train, test, formulas, names, dropped)
+    train, test = split(len(parsed.worlds), config.split_seed, config.train_share)
+    return Source(
+        found.kind, parsed.space, parsed.worlds, train, test, parsed.formulas, parsed.names,
+        parsed.dropped, origin,
+    )  # fmt: skip
+
+
+def origin_of(config: DataConfig) -> dict[str, Any] | None:
+    """All that the result of `load` depends on, as JSON: from equal origins come equal sources.
+
+    These are the bytes of the data files and of the language file, each as a SHA-256, the format and
+    the other settings of the data, and the versions of the code that reads them; where the files are is
+    no part of it. None if a file cannot be read: then `load` raises the error.
+    """
+    with suppress(InputError, OSError):
+        found = format_of(config.source)
+        data = sha256()
+        for path in found.files(config):
+            data.update(f"{''.join(path.suffixes[-2:]).lower()} {_hash(path)}\n".encode())
+        settings = asdict(config)
+        del settings["source"], settings["language"]
+        return {
+            "format": found.name,
+            "data": data.hexdigest(),
+            "language": None if config.language is None else _hash(Path(config.language)),
+            "settings": settings,
+            "versions": {"nmln": VERSION, **found.versions()},
+        }
+    return None
+
+
+def _hash(path: Path) -> str:
+    check_readable(path)
+    with open(path, "rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def located(config: DataConfig) -> DataConfig:
@@ -94,7 +114,12 @@ def located(config: DataConfig) -> DataConfig:
 
 
 def kind_of(source: str) -> Kind:
-    """What a source is, by its name."""
+    """The kind of worlds in a source, by its name."""
+    return format_of(source).kind
+
+
+def format_of(source: str) -> Format:
+    """The format of a source that runs learn from, by its name and by the files in a folder."""
     check_readable(source)
     if not source.strip():
         raise InputError(
@@ -102,43 +127,17 @@ def kind_of(source: str) -> Kind:
             kind="empty",
         )
     path = Path(source)
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes[-1:] in ([".db"], [".nl"]):
-        return "db"
-    if path.is_dir() and not any(path.glob("*.graphml")):
+    for one in FORMATS.values():
+        if one.learnable and one.recognises(path):
+            return one
+    if path.is_dir():
         raise InputError(
             "this is a folder without a .graphml file in it. Name a folder of graphs, or a file.",
             source,
         )
-    if suffixes[-1:] == [".graphml"] or path.is_dir():
-        return "graphs"
-    if suffixes[-1:] == [".mln"]:
+    if path.suffix.lower() == ".mln":
         raise InputError("a .mln file declares a language. Name it as data.language.", source)
-    return "molecules"
-
-
-def read_graphs(path: Path) -> list[nx.Graph]:
-    """The graph in a GraphML file, or those of a folder in the order of their names."""
-    files = sorted(path.glob("*.graphml")) if path.is_dir() else [path]
-    if not files:
-        raise InputError("there is no .graphml file in this folder.", str(path), kind="missing")
-    for file in files:
-        check_readable(file)
-    graphs = []
-    for file in files:
-        graph = read_graphml(file)
-        graphs.append(nx.DiGraph(graph) if graph.is_directed() else nx.Graph(graph))
-    sizes = sorted({len(graph) for graph in graphs})
-    if len(sizes) > 1:
-        found = ", ".join(
-            f"{size} ({sum(len(g) == size for g in graphs)} graphs)" for size in sizes
-        )
-        raise InputError(
-            f"one model is over one domain, but these graphs have different numbers of nodes: {found}. "
-            "Keep graphs of one size.",
-            str(path),
-        )
-    return graphs
+    return FORMATS[_SETS]
 
 
 class Quality:
@@ -192,31 +191,31 @@ class Contents:
 
 def inspect(paths: Sequence[Path]) -> Contents:
     """Read data files together: at most one `.mln`, any number of `.db` and `.nl`, or `.tsv`."""
-    kinds = {".mln", ".db", ".nl", ".tsv"}
-    by_kind: dict[str, list[Path]] = {kind: [] for kind in kinds}
-    for path in paths:
-        if path.suffix.lower() not in kinds:
+    languages = [path for path in paths if path.suffix.lower() == ".mln"]
+    formats = {path: _inspected(path) for path in paths if path not in languages}
+    for one in formats.values():
+        if not one.declarable and (languages or len(set(formats.values())) > 1):
             raise InputError(
-                f"files ending in {path.suffix or 'nothing'} are not known here. Give .mln, .db, .nl "
-                "or .tsv files, or molecules as .smi or .csv (either may have .gz behind it).",
-                str(path),
-                kind="unsupported",
+                f"{one.name} ({one.suffixes[0]}) carry their own language. Give them without other "
+                "files."
             )
-        by_kind[path.suffix.lower()].append(path)
-    if by_kind[".tsv"]:
-        if len(by_kind[".tsv"]) < len(paths):
-            raise InputError(
-                "triples (.tsv) carry their own language. Give them without other files."
-            )
-        space, worlds = read_triples(*by_kind[".tsv"])
-        return Contents(space, worlds, 0)
-    if len(by_kind[".mln"]) > 1:
-        raise InputError(
-            f"one language at a time, but {len(by_kind['.mln'])} .mln files are given."
-        )
-    program = read_mln(by_kind[".mln"][0]) if by_kind[".mln"] else None
-    facts = [world for path in paths if path.suffix.lower() != ".mln" for world in read_facts(path)]
-    language = program.language if program else infer_language(facts)
-    with placed(paths[0]):
-        space = Space(language, infer_domain(facts, language, program.domain if program else None))
-    return Contents(space, encode_facts(space, facts), len(program.formulas) if program else 0)
+    if len(languages) > 1:
+        raise InputError(f"one language at a time, but {len(languages)} .mln files are given.")
+    gather = next(iter(formats.values()), FORMATS["db"]).gather
+    assert gather is not None
+    worlds = [path for path in paths if path in formats]
+    found = gather(worlds, languages[0] if languages else None, paths[0])
+    return Contents(found.space, found.worlds, len(found.formulas))
+
+
+def _inspected(path: Path) -> Format:
+    known = {one.suffixes[0]: one for one in FORMATS.values() if one.gather is not None}
+    if path.suffix.lower() in known:
+        return known[path.suffix.lower()]
+    *others, last = ".mln", *known
+    raise InputError(
+        f"files ending in {path.suffix or 'nothing'} are not known here. Give {', '.join(others)} or "
+        f"{last} files, or molecules as .smi or .csv (either may have .gz behind it).",
+        str(path),
+        kind="unsupported",
+    )

@@ -24,6 +24,7 @@ from nmln.files import only_one, refuse_links, write_json
 from nmln.model import Model
 from nmln.runs import data as sources
 from nmln.runs.data import Kind, Source
+from nmln.runs.kept import keep_source, kept_source
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,12 @@ class RunHead:
     @property
     def fingerprint(self) -> str | None:
         """A hash of the data; runs of the first versions have none."""
-        return self.content.get("fingerprint")
+        return _text(self.content.get("fingerprint"))
 
     @property
     def split(self) -> str | None:
         """A hash of the split; runs of the first versions have none."""
-        return self.content.get("split")
+        return _text(self.content.get("split"))
 
     @property
     def combined(self) -> bool:
@@ -65,6 +66,11 @@ class RunFolder:
     @property
     def split(self) -> Path:
         return self.path / "split.json"
+
+    @property
+    def worlds(self) -> Path:
+        """The data as they were parsed at the start, so that no later command parses them again."""
+        return self.path / "worlds.safetensors"
 
     @property
     def metrics(self) -> Path:
@@ -130,8 +136,8 @@ class RunFolder:
     def check_new(self, source: Source | None = None) -> None:
         """Refuse to start a run where there is one, or anything that a run would replace.
 
-        A `split.json` without a head is left by a start that was killed: then it is the one that the
-        new run on the same `source` writes again. Any other is not replaced.
+        A `split.json` and parsed worlds without a head are left by a start that was killed: then they
+        are those that the new run on the same `source` writes again. Any others are not replaced.
         """
         refuse_links(self.path)
         if self.is_run:
@@ -151,6 +157,8 @@ class RunFolder:
                 raise foreign(path)
         if self.split.exists() and not _is_own_split(self.split, source):
             raise foreign(self.split)
+        if self.worlds.exists() and not _are_own_worlds(self.worlds, source):
+            raise foreign(self.worlds)
 
     def check_model(self) -> None:
         """Refuse a folder `model` with other files in it, which the end of a run could not replace."""
@@ -177,6 +185,8 @@ class RunFolder:
         }
         with writing(self.split):
             write_json(self.split, _split_of(source), indent=None)
+        with writing(self.worlds):
+            keep_source(self.worlds, source)
         with writing(self.head):  # last: it makes the folder a run
             write_json(self.head, content)
 
@@ -236,7 +246,8 @@ class RunFolder:
         """The data of the run, split as they were at its start; refuses data that have changed since.
 
         Places in a file mean nothing once its lines have moved: what was held out would count as
-        learned. `data` is where the data are now, if they have moved.
+        learned. `data` is where the data are now, if they have moved. Data whose bytes are those of the
+        start are not parsed again.
         """
         head = head or self.read_head()
         where = data if isinstance(data, DataConfig) else moved(head.config, data).data
@@ -249,7 +260,7 @@ class RunFolder:
             )
         split = checkpoint.read_json(self.split)
         self._check_there(where)
-        source = sources.load(where)
+        source = self._kept_source(head, where) or sources.load(where)
         if head.fingerprint is not None and head.fingerprint != source.fingerprint:
             raise self.other_data(source, where.source)
         try:
@@ -280,6 +291,14 @@ class RunFolder:
                 kind="damaged",
             )
         return found
+
+    def _kept_source(self, head: RunHead, data: DataConfig) -> Source | None:
+        """The data as they were parsed at the start, if reading them now would give the same."""
+        kept = kept_source(self.worlds, head.program)
+        if kept is None or kept.origin is None or kept.origin != sources.origin_of(data):
+            return None
+        found = (kept.fingerprint, kept.kind, kept.dropped)
+        return kept if found == (head.fingerprint, head.kind, head.dropped) else None
 
     def _check_there(self, data: DataConfig) -> None:
         """Refuse data that were found by their full path at the start, and are gone."""
@@ -347,6 +366,11 @@ def writing(path: Path, again: str | None = None) -> Iterator[None]:
         ) from error
 
 
+def _text(value: object) -> str | None:
+    """A hash of a head, which may have been received and hold anything."""
+    return None if value is None else str(value)
+
+
 def _looks_like_head(path: Path) -> bool:
     with suppress(InputError):
         return {"config", "program"} <= checkpoint.read_json(path).keys()
@@ -359,6 +383,12 @@ def _is_own_split(path: Path, source: Source | None) -> bool:
         found = checkpoint.read_json(path)
         return found == _split_of(source) if source else found.keys() == {"train", "test"}
     return False
+
+
+def _are_own_worlds(path: Path, source: Source | None) -> bool:
+    """Whether a file holds the worlds of a source; as long as that is not known, any parsed worlds."""
+    kept = kept_source(path)
+    return kept is not None and (source is None or kept.fingerprint == source.fingerprint)
 
 
 def _split_of(source: Source) -> dict[str, list[int]]:

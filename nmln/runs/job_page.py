@@ -159,6 +159,7 @@ _FILES = {
     "evaluation/recall.csv": "the recall curves",
     "training.csv": "the training curves",
     "split.json": "which molecules were kept apart",
+    "worlds.safetensors": "the molecules as they were read",
 }
 
 

@@ -13,10 +13,10 @@ from nmln.distributed import Ranks
 from nmln.errors import InputError
 from nmln.evidence import Evidence
 from nmln.formats.mln import parse_formula
+from nmln.formats.registry import Kind
 from nmln.kernels.registry import kernel_named
 from nmln.model import Model
 from nmln.runs.conditions import Conditions
-from nmln.runs.data import Kind
 from nmln.space import Space
 
 BLOCK = 50

@@ -70,12 +70,17 @@ class TrainingJob:
         return self.trainer.step_number >= self.config.training.steps
 
 
-def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> TrainingJob:
-    """A new run; refuses a folder that holds one already, or files that are not a run's."""
+def begin(
+    folder: Path, config: Config, ranks: Ranks | None = None, source: Source | None = None
+) -> TrainingJob:
+    """A new run; refuses a folder that holds one already, or files that are not a run's.
+
+    `source` is what `config.data` names, if the caller has parsed it already.
+    """
     ranks = ranks or Ranks()
     home = RunFolder(folder)
     home.check_new()
-    if config.data.language is not None and sources.kind_of(config.data.source) != "db":
+    if config.data.language is not None and not sources.format_of(config.data.source).declarable:
         raise InputError(
             "a language is for worlds in .db files, and this is none. Leave it out (--language).",
             config.data.source,
@@ -85,7 +90,7 @@ def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> TrainingJ
     blocks = max(config.training.blocks, ranks.count)
     config = replace(config, training=replace(config.training, blocks=blocks))
     config = replace(config, data=sources.located(config.data))
-    source = sources.load(config.data)
+    source = source or sources.load(config.data)
     worlds = sources.pick(source.worlds, source.train)
     model = Model.build(source.space, worlds, config, source.formulas)
     trainer = Trainer(model.potential, worlds, config, ranks)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from nmln import checkpoint
 from nmln.errors import InputError
 from nmln.files import linked, only_one, refuse_links, write_lines
-from nmln.runs.data import Kind
+from nmln.formats.registry import Format, Kind, standard_format
 from nmln.runs.specification import SamplingSettings
 
 FORMAT = 2
@@ -63,6 +63,11 @@ class SamplePlace:
             )
 
     @property
+    def standard(self) -> Format:
+        """The format of the samples, unless they are molecules."""
+        return standard_format(self.kind)
+
+    @property
     def home(self) -> Path:
         """The folder that results are put into."""
         return self.output if self.kind == "molecules" else self.output.parent
@@ -97,8 +102,9 @@ class SamplePlace:
         """The samples themselves."""
         if self.kind == "molecules":
             return self.output / SAMPLES
-        ending = "" if self.kind == "graphs" or self.output.name.endswith(".db") else ".db"
-        return self.home / f"{self.output.name}{ending}"
+        suffix = self.standard.suffixes[0]
+        complete = self.standard.folder or self.output.name.endswith(suffix)
+        return self.home / f"{self.output.name}{'' if complete else suffix}"
 
     @property
     def pages(self) -> tuple[Path, ...]:
@@ -111,7 +117,7 @@ class SamplePlace:
         if self.kind == "molecules":
             names = [self.home / SUMMARY, self.target, self.home / COUNTS, *self.pages]
         found = [path for path in names if os.path.lexists(path)]
-        if self.kind == "graphs" and self.target in found and _is_empty(self.target):
+        if self.standard.folder and self.target in found and _is_empty(self.target):
             found.remove(self.target)
         return found
 
@@ -120,14 +126,19 @@ class SamplePlace:
         return bool(self._pattern.fullmatch(path.relative_to(self.work).as_posix()))
 
     @property
+    def numbered(self) -> str:
+        """What the files in a folder of samples are called, as a regular expression."""
+        return rf"\d{{6,}}{re.escape(self.standard.suffixes[0])}|{_TEMPORARY}"
+
+    @property
     def _pattern(self) -> re.Pattern[str]:
         result = rf"{_TEMPORARY}|counts(-\d+)?\.csv|" + "|".join(
             re.escape(name)
             for name in (SAMPLES, SUMMARY, self.target.name, *(page.name for page in self.pages))
         )
         graphs = ""
-        if self.kind == "graphs":
-            one = rf"/(\d{{6,}}\.graphml|{_TEMPORARY})"
+        if self.standard.folder:
+            one = f"/({self.numbered})"
             within = rf"({WRITING}|{RESULT})/{re.escape(self.target.name)}"
             graphs = rf"|({within}|{REPLACED}){one}"
         return re.compile(
@@ -311,7 +322,7 @@ def check_own(place: SamplePlace) -> None:
         if place.earlier.is_symlink():
             raise linked(place.earlier)
         refuse_links(place.earlier)
-    if place.kind == "graphs" and os.path.lexists(place.target):
+    if place.standard.folder and os.path.lexists(place.target):
         check_graphs(place)
 
 
@@ -320,7 +331,7 @@ def check_graphs(place: SamplePlace) -> None:
     if not place.target.is_dir():
         raise foreign(place.target)
     for path in place.target.iterdir():
-        if not re.fullmatch(rf"\d{{6,}}\.graphml|{_TEMPORARY}", path.name):
+        if not re.fullmatch(place.numbered, path.name):
             raise foreign(path)
 
 

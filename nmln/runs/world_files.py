@@ -1,23 +1,17 @@
 """Worlds that are not molecules: packed while they are drawn, written in their format at the end."""
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import networkx as nx
 import torch
 from jaxtyping import Integer
 from torch import Tensor
 
-from nmln.files import write_lines
-from nmln.formats.graphs import to_networkx
-from nmln.molecules.chemistry import atoms_of
-from nmln.runs.data import Kind
+from nmln.formats.registry import Kind, standard_format
 from nmln.runs.sample_rows import reading, unlike
 from nmln.runs.specification import SamplingSettings
 from nmln.space import Space
-from nmln.worlds import to_text
 
 Drawn = tuple[Path, int]
 """The packed worlds of a block, and the size of the file."""
@@ -25,10 +19,7 @@ Drawn = tuple[Path, int]
 
 def check_kind(kind: Kind, space: Space) -> None:
     """Refuse a space whose worlds cannot be written as this kind."""
-    if kind == "molecules":
-        atoms_of(space)
-    elif kind == "graphs":
-        to_networkx(space, torch.zeros(0, space.groups, dtype=space.dtype))
+    standard_format(kind).check(space)
 
 
 def packed(space: Space, worlds: Integer[Tensor, "worlds groups"]) -> bytes:
@@ -63,21 +54,4 @@ def write_worlds(
     path: Path, kind: str, space: Space, worlds: Iterator[Integer[Tensor, " groups"]]
 ) -> None:
     """Write worlds as they come: to a `.db` file, or as numbered graphs into a folder."""
-    if kind == "db":
-        write_lines(path, _lines(space, worlds))
-        return
-    path.mkdir(parents=True)
-    for number, world in enumerate(worlds):
-        (graph,) = to_networkx(space, world[None])
-        with open(path / f"{number:06d}.graphml", "xb") as file:
-            nx.write_graphml(graph, file)
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _lines(space: Space, worlds: Iterator[Integer[Tensor, " groups"]]) -> Iterator[str]:
-    for number, world in enumerate(worlds):
-        if number:
-            yield "---"
-        if text := to_text(space, world):
-            yield text
+    standard_format(kind).write(path, space, worlds)

@@ -40,7 +40,7 @@ VERBS = (
         "people",
         ("train", "people.db", "--config", "run.toml", "--output", "run"),
         "run",
-        ("model/tensors.safetensors", "metrics.jsonl", "split.json"),
+        ("model/tensors.safetensors", "metrics.jsonl", "split.json", "worlds.safetensors"),
         ("train", "--resume", "run"),
     ),
     Verb(

@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from hypothesis import strategies as st
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save
 
 from nmln import checkpoint
 from nmln.config import read_config
 from nmln.errors import InputError
 from nmln.formats.db import read_db, read_known
-from nmln.formats.graphs import from_networkx
+from nmln.formats.graphs import from_networkx, read_graphs
 from nmln.formats.mln import parse_mln, read_mln
 from nmln.knowledge.data import KnowledgeBase
 from nmln.model import Model, load_run
@@ -21,10 +24,10 @@ from nmln.molecules.datasets import BUILT_IN, describe, load
 from nmln.molecules.sample_files import read_reference, read_samples
 from nmln.report.findings import findings_of
 from nmln.report.page import facts
-from nmln.runs import data as sources
-from nmln.runs import pages, pipeline
+from nmln.runs import kept, pages, pipeline
 from nmln.runs import train as training
 from nmln.runs.folder import RunFolder
+from nmln.runs.kept import kept_source
 from nmln.space import Space
 from tests.checkpoint.test_directory import forge
 from tests.fuzz.mutations import texts, trees
@@ -245,7 +248,7 @@ TEXT_READERS: dict[str, Reader] = {
         extra={"valid.tsv": TSV[0]},
     ),
     "graphml": Reader(
-        texts(GRAPH, XML), "x.graphml", lambda path: from_networkx(sources.read_graphs(path))
+        texts(GRAPH, XML), "x.graphml", lambda path: from_networkx(read_graphs(path))
     ),
     "smi": Reader(texts(SMI, CHEMISTRY), "x.smi", _each(_molecules, read_samples)),
     "csv": Reader(texts(CSV, CHEMISTRY), "x.csv", _each(_molecules, read_samples)),
@@ -305,6 +308,23 @@ def run_readers(folder: Path) -> dict[str, Reader]:
 
         return read
 
+    worlds = RunFolder(run).read_source().worlds
+    tensors_kept = load_tensors((run / "worlds.safetensors").read_bytes())
+
+    def unchanged(folder: Path) -> None:
+        """Reading the data of a run in which any bit of the kept worlds may have changed."""
+        assert torch.equal(RunFolder(folder).read_source().worlds, worlds)
+        _kept(folder)
+
+    def rewritten(content: bytes) -> bytes:
+        """A file of kept worlds with other metadata and a digest that fits them."""
+        try:
+            told = json.loads(content)
+            told["digest"] = kept._digest(told, tensors_kept)
+        except (ValueError, TypeError, RecursionError):
+            return content
+        return save(tensors_kept, {"nmln": json.dumps(told)})
+
     both = _each(load_run, training.resume)
     content, tensors, manifest = (
         f"{last}/{name}" for name in ("content.json", "tensors.safetensors", "manifest.json")
@@ -319,6 +339,18 @@ def run_readers(folder: Path) -> dict[str, Reader]:
             0.5,
         ),
         "split.json": (trees(tree("split.json")), "split.json", _each(_source, _report), 0.5),
+        "worlds.safetensors": (
+            texts([(run / "worlds.safetensors").read_bytes()]),
+            "worlds.safetensors",
+            unchanged,
+            0.5,
+        ),
+        "forged worlds": (
+            trees([kept_content(run / "worlds.safetensors")], programs).map(rewritten),
+            "worlds.safetensors",
+            _each(_source, _kept),
+            0.5,
+        ),
         "main.json": (trees(tree("main.json")), "main.json", pipeline.read_settings, 1),
         "metrics.jsonl": (
             texts([lines, *lines.splitlines(keepends=True)], (b"null", b"[", b'{"step": 3}')),
@@ -353,6 +385,19 @@ def run_readers(folder: Path) -> dict[str, Reader]:
             reading = forged(reading)
         made[name] = Reader(files, path, reading, share, base="whole")
     return made
+
+
+def kept_content(path: Path) -> dict[str, Any]:
+    """The metadata of a file of kept worlds, without its digest."""
+    content = kept._content(path.read_bytes())
+    del content["digest"]
+    return content
+
+
+def _kept(folder: Path) -> None:
+    """The kept worlds of a run; reading them refuses nothing, so that a refusal is said here."""
+    if kept_source(folder / "worlds.safetensors") is None:
+        raise InputError("this file is not used.", kind="damaged")
 
 
 def _source(folder: Path) -> None:

@@ -21,7 +21,8 @@ from tests.fuzz.readers import TEXT_READERS, Reader, run_readers
 FOUND = Path(__file__).parent / "found"
 QUICK, SLOW = 40, int(os.environ.get("NMLN_FUZZ", "2000"))
 RUN_FILES = (
-    "config.json", "split.json", "main.json", "metrics.jsonl", "metrics as JSON", "likelihood.json",
+    "config.json", "split.json", "worlds.safetensors", "forged worlds", "main.json", "metrics.jsonl",
+    "metrics as JSON", "likelihood.json",
     "flipped tensors", "flipped content", "flipped manifest", "manifest.json", "forged tensors",
     "forged content", "forged model", "sampling settings", "flipped settings", "training.json",
     "forged knowledge", "forged base",

@@ -52,6 +52,7 @@ LINKS: dict[str, Callable[[Path, Path], object]] = {
     "a file that is not there yet": lambda f, s: replace(f / "metrics.jsonl", s / "new"),
     "the head": lambda f, s: replace(f / "config.json", s / "file"),
     "the split": lambda f, s: replace(f / "split.json", s / "file"),
+    "the kept worlds": lambda f, s: replace(f / "worlds.safetensors", s / "file"),
     "the events": lambda f, s: replace(f / "tensorboard", s),
     "the samples": lambda f, s: replace(f / "samples", s),
     "the evaluation": lambda f, s: replace(f / "evaluation", s),
@@ -242,7 +243,8 @@ def test_no_other_process_writes_where_a_lock_is_held(
 @pytest.mark.parametrize(
     "name",
     ["model/mine.txt", "checkpoints/mine", "metrics.jsonl", "split.json", "config.json",
-     "report.html", "training.csv", "samples/mine.csv", "evaluation/a", "likelihood.json"],
+     "worlds.safetensors", "report.html", "training.csv", "samples/mine.csv", "evaluation/a",
+     "likelihood.json"],
 )  # fmt: skip
 def test_what_a_run_would_replace_is_noticed_before_it_begins(
     people: Path, run: Path, here: Callable[..., Outcome], name: str
@@ -320,6 +322,6 @@ def test_a_beginning_that_was_killed_between_split_and_head_is_begun_again(
         patch.setattr(heads, "write_json", killed)
         with pytest.raises(KeyboardInterrupt):
             training.begin(folder, settings(people))
-    assert contents(folder).keys() == {"split.json"}
+    assert contents(folder).keys() == {"split.json", "worlds.safetensors"}
     training.run(training.begin(folder, settings(people, training__steps=3)))
     assert equal(weights(folder), weights(whole_run(people, training__steps=3)))

@@ -13,6 +13,7 @@ from nmln.config import configure
 from nmln.errors import InputError
 from nmln.files import only_one
 from nmln.formats.db import read_db
+from nmln.formats.graphs import read_graphs
 from nmln.model import Model, load_run
 from nmln.runs import combine as combining
 from nmln.runs import data as sources
@@ -202,7 +203,7 @@ def test_graphs_are_read_and_written_as_graphml(tmp_path: Path) -> None:
     assert len(nx.read_graphml(outcome.written[0] / "000000.graphml")) == 5
     nx.write_graphml(nx.path_graph(4), graphs / "other.graphml")
     with pytest.raises(InputError, match=r"different numbers of nodes: 4 \(1 graphs\), 5 \(12"):
-        sources.read_graphs(graphs)
+        read_graphs(graphs)
 
 
 def test_molecules_are_judged_by_their_validity(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import torch
 
 from nmln.errors import InputError, InterruptedRunError
 from nmln.formats.db import read_db
+from nmln.formats.graphs import read_graphs
 from nmln.runs import parts as joining
 from nmln.runs import sample as sampling
 from nmln.runs import sample_rows, stream
-from nmln.runs.data import read_graphs
 from nmln.runs.workspace import Part
 from tests.runs.sampling_runs import TINY, begin, leave, listing, make_world_run
 

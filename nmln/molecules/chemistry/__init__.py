@@ -20,6 +20,7 @@ from nmln.molecules.chemistry.worlds import (
     order_atoms,
     parse,
     parse_all,
+    rdkit_version,
     space_for,
     start_workers,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "order_atoms",
     "parse",
     "parse_all",
+    "rdkit_version",
     "space_for",
     "start_workers",
 ]

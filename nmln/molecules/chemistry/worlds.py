@@ -117,6 +117,11 @@ def atoms_of(space: Space) -> tuple[tuple[str, ...], int]:
     )
 
 
+def rdkit_version() -> str:
+    """The version of RDKit, on which molecules and their canonical SMILES may depend."""
+    return rdBase.rdkitVersion
+
+
 # From SMILES to worlds.
 
 
