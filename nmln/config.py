@@ -293,7 +293,7 @@ def read_config(path: str | Path, preset: str | None = None) -> Config:
     named = content.pop("preset", "small")
     if not isinstance(named, str):
         raise InputError(
-            f"preset must be the name of one, got {named!r}.", str(path), token="preset"
+            f"preset must be the name of a preset, got {named!r}.", str(path), token="preset"
         )
     config = configure(content, str(path), preset or named)
     for name in SEEDS:
@@ -422,8 +422,8 @@ def _check_ranges(config: Config) -> None:
         raise InputError(f"{name} must be {bound}, got {rate}.", token=name)
     if config.training.warm_start and config.chains.weighted:
         raise InputError(
-            "chains.weighted follows log Z from the untrained model on, which steps without chains "
-            "(training.warm_start) interrupt. Set one of them to its default.",
+            "chains.weighted follows log Z from the first step, but training.warm_start has first steps "
+            "without chains. Set one of them to its default.",
             token="training.warm_start",
             kind="conflict",
         )

@@ -275,7 +275,7 @@ def _size(part: Path) -> int:
 
 
 def _why(error: Exception) -> str:
-    """The cause in a few words; requests wraps it in several layers of its own."""
+    """The cause in a few words; requests wraps it in several layers."""
     import requests
 
     if isinstance(error, requests.HTTPError) and error.response is not None:

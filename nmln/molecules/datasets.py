@@ -293,7 +293,7 @@ def _distinct(
             if isinstance(found, Refusal):
                 tally.add(number, found.reason, found.detail)
             elif found.smiles in first:
-                example = f"{found.smiles} stands in line {first[found.smiles]} already."
+                example = f"{found.smiles} is already in line {first[found.smiles]}."
                 tally.add(number, "duplicate", example)
             else:
                 first[found.smiles] = number
