@@ -16,7 +16,7 @@ install_import_hook("nmln", "tests.typechecking.checked")
 
 @pytest.fixture(scope="module")
 def in_a_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The examples of a page share a folder of their own."""
+    """Give the examples of a page a folder that they share."""
     before = os.getcwd()
     folder = tmp_path_factory.mktemp("examples")
     os.chdir(folder)

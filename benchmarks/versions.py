@@ -59,7 +59,7 @@ def main() -> None:
         ("samples per second", samples_per_second),
     ):
         for processes in (1, 2):
-            # In turns: what else the machine does slows both.
+            # In turns, because other work on the machine slows both.
             turns = [(measure(before, processes), measure(HERE, processes)) for _ in range(ROUNDS)]
             name = f"{what}, {processes} process{'es' if processes > 1 else ''}"
             facts[name] = turns
