@@ -1,4 +1,4 @@
-"""The memory of the machine, and the refusal of what certainly does not fit, before it is allocated."""
+"""The memory of the machine, and the refusal of sizes that certainly do not fit, before allocation."""
 
 import os
 from math import log10
