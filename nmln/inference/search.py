@@ -38,7 +38,7 @@ class Best:
     @property
     def method(self) -> str:
         if self.exact:
-            return "Exact: every world was scored."
+            return "Exact: every world was looked at."
         return f"Searched: {self.agreed:.0%} of the restarts ended at this score."
 
 
