@@ -27,7 +27,7 @@ def unchecked() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def in_a_folder(tmp_path_factory: pytest.TempPathFactory, unchecked: None) -> Iterator[Path]:
-    """The examples of a page share a folder of their own."""
+    """Give the examples of a page a folder that they share."""
     before = os.getcwd()
     folder = tmp_path_factory.mktemp("examples")
     os.chdir(folder)

@@ -22,7 +22,7 @@ from nmln.potentials.graph import GraphPotential
 CHAINS = 100
 LARGE = 2048
 
-# In a process of its own, so that its peak of memory is the potential's.
+# In a separate process, so that its peak memory is that of the potential.
 MEMORY = """
 import resource, sys, torch
 torch.set_num_threads(1)
@@ -83,7 +83,7 @@ def rates() -> list[Ratio]:
         ("small", 10, True, None, None),
     ):
         potential, values = prepare(preset, nodes, dense)
-        times = 1 if preset == "paper" else 8  # a short piece of work is timed in a row
+        times = 1 if preset == "paper" else 8  # short work is repeated and timed as a whole
         product, score, slopes = interleaved(
             lambda: torch.mm(large, large, out=room),
             partial(_repeat, times, potential.score, values),

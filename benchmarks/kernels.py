@@ -100,11 +100,11 @@ class Run:
     def go_on(
         self, potential: Potential, statistics: Mapping[str, Statistic], seconds: float
     ) -> None:
-        """Move for some seconds; looking at the chains is not counted."""
+        """Move for some seconds; recording the chains is not counted."""
         end = self.seconds + seconds
         while self.seconds < end:
             before = self.state.values
-            start = time.thread_time()  # what others do on this machine is not counted
+            start = time.thread_time()  # other work on this machine is not counted
             self.state, _ = self.kernel.step(potential, self.state, self.rng)
             self.seconds += time.thread_time() - start
             self.moves += 1
@@ -150,7 +150,7 @@ def begin(
 def mix(
     potential: BasePotential, values: Values, named: Mapping[str, Kernel], seconds: float
 ) -> dict[str, Run]:
-    """Run every kernel for the same time, in turns, so that noise hits all alike."""
+    """Run every kernel for the same time, in turns, so that noise affects all equally."""
     statistics, rounds = valence_graphs.statistics(potential.space), 10
     runs = {
         name: begin(potential, kernel, values, seconds, seed)
@@ -217,7 +217,7 @@ def table(runs: Mapping[str, Run]) -> list[Row]:
 
 def tell(rows: list[Row], levels: int) -> None:
     """Print the table: hops and effective draws per second over those of systematic Gibbs."""
-    print("hops a second and effective draws a second, over those of systematic Gibbs")
+    print("hops per second and effective draws per second, over those of systematic Gibbs")
     print(f"{'':<32}" + "".join(f"{f'level {level}':>23}" for level in range(levels)))
     for name in dict.fromkeys(row.kernel for row in rows):
         cells = [
@@ -297,11 +297,11 @@ def memory(sweeps: int = 100) -> list[Ratio]:
     return [Ratio(name, seen[1] / seen[0], 1.02)]
 
 
-# What the kernels run on.
+# The models that the kernels run on.
 
 
 def of_graphs(weights: Path | None) -> tuple[BasePotential, Values]:
-    """A network fitted to random graphs, with worlds of its own at every level."""
+    """A network fitted to random graphs, with worlds drawn from it at every level."""
     space = valence_graphs.space_of(NODES)
     if weights is None:
         data = valence_graphs.valence_graphs(space, 4000)

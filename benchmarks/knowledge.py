@@ -1,6 +1,6 @@
 """The time and memory of an epoch and of a full filtered ranking of a knowledge base.
 
-Every set is measured in a process of its own, on one core, so that the peaks of memory do not mix: the
+Every set is measured in a separate process, on one core, so that the peaks of memory do not mix: the
 CPU seconds of one training epoch, of the ranking of all test triples on both sides, and of all log-odds
 that `nmln kb complete` looks at. Needs the triples: see `nmln kb train --help`.
 """
@@ -62,7 +62,7 @@ def measure(name: str, width: int) -> Measured:
         with torch.no_grad():
             return rank(scorer(potential, base), base.test, base.known)
 
-    torch.optim.AdamW([torch.zeros(1, requires_grad=True)]).step()  # what it loads is not timed
+    torch.optim.AdamW([torch.zeros(1, requires_grad=True)]).step()  # its imports are not timed
     with torch.no_grad():
         rank(scorer(potential, base), base.test[:1], base.known)
     ranked, ranking_peak = seconds(ranking), _peak()

@@ -49,8 +49,8 @@ class Row:
     kernel: str
     moves: int
     sweeps: int
-    arrivals: float  # in a CPU second
-    molecules: float  # different and valid, in a CPU second
+    arrivals: float  # per CPU second
+    molecules: float  # different and valid, per CPU second
     valid: float
     swaps: tuple[float, ...]
 

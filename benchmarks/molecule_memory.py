@@ -52,8 +52,8 @@ def command(
 ) -> tuple[int, dict[str, Any]]:
     """`nmln sample` as a user types it: the peak memory of its processes together, and its summary.
 
-    Pages that they share are counted in each of them: the sum is an upper bound. What the command
-    prints goes to the file `told`.
+    Pages that they share are counted in each of them: the sum is an upper bound. The output of the
+    command goes to the file `told`.
     """
     words = [sys.executable, "-m", "nmln", "sample", str(run), "--num-samples", str(count),
              "--burn-in", str(burn_in), "--thin", str(thin), "--processes", str(processes),
@@ -141,8 +141,10 @@ def memory(
     }
     name = f"nmln sample, {count:,}"
     ratios = [
-        Ratio(f"{name}: samples a second with the burn-in", facts["samples_per_second"]),
-        Ratio(f"{name}: different valid a second with the burn-in", facts["different_per_second"]),
+        Ratio(f"{name}: samples per second with the burn-in", facts["samples_per_second"]),
+        Ratio(
+            f"{name}: different valid per second with the burn-in", facts["different_per_second"]
+        ),
     ]
     if count >= MANY:
         return [*ratios, Ratio(f"{name}: peak memory (GiB)", peak / GIB, BOUND)], facts

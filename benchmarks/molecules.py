@@ -7,7 +7,7 @@ equally many. The LSTM is trained as long as the string models of `benchmarks.st
 kept there is used. Its rate depends on the length of its strings, its valid share on the training: after
 one minute almost nothing is valid.
 
-Memory is that of `nmln sample` in a process of its own: the sum of the peaks of all its processes. With
+Memory is that of `nmln sample` in a separate process: the sum of the peaks of all its processes. With
 fewer than 2 million samples (--samples) the peak for 2 million is extrapolated, as if all were different
 molecules, from what each remembered world and each counted molecule was seen to add.
 """
@@ -179,7 +179,7 @@ def generate(
 
 
 def count_again(job: stream.SamplingJob, folder: Path) -> Stopwatch:
-    """The time of what follows the last sample: rows joined and counted, counts written."""
+    """The time after the last sample, in which rows are joined and counted and counts written."""
     watch, tally = Stopwatch(), sample_rows.RowCounter(job.levels)
     with watch.running():
         sample_rows.join_rows(folder / "joined.csv.gz", [job.folder / stream.SAMPLES])
@@ -207,7 +207,7 @@ def open_model(name: Path | None, folder: Path) -> sampling.OpenedRun:
     return opened
 
 
-# All of it.
+# The whole benchmark.
 
 
 @contextmanager
@@ -229,12 +229,12 @@ def side_by_side(ours: Generated, theirs: Rate, burn_in: int) -> list[Ratio]:
     rate, count = ours.rate, f"{ours.rate.samples:,} samples"
     ratios = [
         Ratio("decoding and counting / time of generating", ours.share, 0.20),
-        Ratio(f"ours, {count}: samples a CPU second", rate.samples_per_second),
-        Ratio(f"ours, {count}: different valid a CPU second", rate.different_per_second),
+        Ratio(f"ours, {count}: samples per CPU second", rate.samples_per_second),
+        Ratio(f"ours, {count}: different valid per CPU second", rate.different_per_second),
         Ratio(f"ours, {count}: valid share", rate.valid / rate.samples),
         Ratio(f"ours: CPU seconds of the {burn_in} sweeps of burn-in", ours.burn_in_seconds),
-        Ratio(f"character LSTM, {count}: samples a CPU second", theirs.samples_per_second),
-        Ratio(f"character LSTM, {count}: different valid a CPU second", theirs.different_per_second),
+        Ratio(f"character LSTM, {count}: samples per CPU second", theirs.samples_per_second),
+        Ratio(f"character LSTM, {count}: different valid per CPU second", theirs.different_per_second),
         Ratio(f"character LSTM, {count}: valid share", theirs.valid / theirs.samples),
         Ratio("ours / LSTM: samples", rate.samples_per_second / theirs.samples_per_second),
     ]  # fmt: skip
@@ -255,7 +255,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a run or a saved model; else the shipped one")
     parser.add_argument("--samples", type=int, default=10_000, help="of nmln sample, for memory")
     parser.add_argument("--processes", type=int, default=1, help="of nmln sample, for memory")
-    parser.add_argument("--output", type=Path, help="a folder that keeps what nmln sample writes")
+    parser.add_argument("--output", type=Path, help="a folder for the files of nmln sample")
     parser.add_argument("--rate-samples", type=int, default=5_000, help="of each model, for rates")
     parser.add_argument("--burn-in", type=int, default=300, help="sweeps before the first sample")
     parser.add_argument(

@@ -38,6 +38,6 @@ def sparse_worlds(space: Space, chains: int, rng: Generator) -> Tensor:
 
 
 def uniform_worlds(space: Space, chains: int, rng: Generator) -> Tensor:
-    """Every category alike: three of four pairs are bonded, and nothing can be left out."""
+    """All categories equally likely: three of four pairs are bonded, so that no row can be skipped."""
     uniform = torch.rand(len(PAPER), chains, space.groups, generator=rng)
     return (uniform * space.sizes).to(space.dtype)

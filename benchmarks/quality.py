@@ -7,7 +7,7 @@ The row has the CPU minutes until the chains at the target were 60, 85 and 95 % 
 last 400 worlds), and of the samples: the share of valid ones, the share that is in the data (known),
 the numbers of the 1,000 most frequent molecules in the test and in the training set, and the share of
 the test set that was generated. Nats are per training and per test molecule (log Z by annealing; see
-`nmln likelihood`). Reading the chains does not count as time.
+`nmln likelihood`). The time for reading the chains does not count.
 """
 
 import argparse
@@ -32,10 +32,10 @@ from nmln.training import DivergenceError, Metrics, Return, Trainer, train
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "quality.json"
 SHARES = (0.60, 0.85, 0.95)
-PILOT, LOOK = 10, 25  # steps that are timed; steps between two looks at the chains
-CHAINS, BURN_IN, SWEEPS = 200, 100, 100  # of the samples in the end
+PILOT, LOOK = 10, 25  # steps that are timed; steps between two checks of the chains
+CHAINS, BURN_IN, SWEEPS = 200, 100, 100  # of the samples at the end
 ANNEALED, ANNEALING, RECORDED = 60, 1500, 600  # chains, steps and sweeps that log Z comes from
-KERNEL, MOVES = "gradients", 10  # whatever the setting trains with, so that models are compared
+KERNEL, MOVES = "gradients", 10  # for every setting, so that models are compared
 
 
 class Clock:

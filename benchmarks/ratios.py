@@ -47,7 +47,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def interleaved(*works: Callable[[], object], rounds: int = 5) -> list[float]:
-    """The fastest run of each piece of work, taken in turns so that noise hits all alike."""
+    """The fastest run of each piece of work, taken in turns so that noise affects all equally."""
     best = [float("inf")] * len(works)
     for _ in range(rounds):
         for index, work in enumerate(works):

@@ -1,4 +1,4 @@
-"""Bad input, faults at every operation on files, and kills: how often anything went wrong.
+"""Bad input, faults at every operation on files, and kills: the number of failures.
 
 Runs the corpus of bad input, fails or kills six commands at each of their operations on files, kills
 four commands at fifty random moments, and writes the figures that
@@ -40,7 +40,7 @@ _Found = TypeVar("_Found")
 
 
 class CommonShelf(Shelf):
-    """Prepared files that several workers take from: what is made names its data by one path."""
+    """Prepared files that several workers share, so that every run names its data by the same path."""
 
     def __init__(self, call: Warm, folder: Path) -> None:
         super().__init__(call, folder)
@@ -63,7 +63,7 @@ class Workers:
     def all(
         self, work: Callable[[_Item, Warm, Shelf, Path], _Found], items: Iterable[_Item]
     ) -> list[_Found]:
-        """Do the same with every item, each in a folder of its own; results in order."""
+        """Do the same with every item, each in a separate folder; results in order."""
 
         def one(item: _Item) -> _Found:
             with self.lock:
@@ -184,7 +184,7 @@ def table(content: dict[str, Any]) -> str:
 
 
 def fuzzing_table(content: dict[str, Any]) -> str:
-    """What `python -m tests.fuzz` found, as a table for the page."""
+    """The results of `python -m tests.fuzz` as a table for the page."""
     rows = [
         "| reader | files | read | refused in one line | tracebacks |",
         "| --- | --- | --- | --- | --- |",
@@ -215,9 +215,7 @@ def write_page() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Bad input, faults and kills.")
     parser.add_argument("--workers", type=int, default=2, help="warm processes")
-    parser.add_argument(
-        "--every", type=int, default=1, help="of the operations, fail each so-manieth"
-    )
+    parser.add_argument("--every", type=int, default=1, help="fail every N-th operation only")
     parser.add_argument("--page", action="store_true", help="only write the page")
     parser.add_argument(
         "--only",

@@ -1,9 +1,9 @@
-"""Every molecule of every set in a directory, to a world and back, and what cannot be encoded.
+"""Every molecule of every set in a directory, to a world and back; counts those that cannot be encoded.
 
     NMLN_DATA=/where/they/are python -m benchmarks.round_trip --processes 2
 
 A molecule comes back if its world decodes to the SMILES that RDKit alone gives it without its
-stereochemistry. Writes benchmarks/results/round-trip.json, with the reasons of what was refused.
+stereochemistry. Writes benchmarks/results/round-trip.json, with the reasons of the refusals.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def sets(folder: Path) -> dict[str, Path]:
 
 
 def round_trip(name: str, file: Path, every: int = 1) -> RoundTrip:
-    """There and back, for every so manyth line of a file."""
+    """Encode and decode every `every`-th line of a file."""
     size = int(file.name.removesuffix(".smi.gz").split("_")[1])
     texts = (text for _, text in islice(stream_smiles(file), 0, None, every))
     lines, back, changed, refused = 0, 0, [], Counter[str]()

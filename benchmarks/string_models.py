@@ -24,7 +24,7 @@ Cell = Literal["gru", "lstm"]
 Codes = Int64[Tensor, "strings places"]
 
 END = 0  # the code before the first token and after the last, and of all places behind it
-LONGEST = 100  # places of a sampled string; one that has not ended by then is given up
+LONGEST = 100  # places of a sampled string; a longer one is discarded
 BATCH = 1_000  # strings that are sampled together
 
 
@@ -138,7 +138,7 @@ def measure(model: StringModel, codes: Codes, batch: int = 256) -> Float[Tensor,
 
 @torch.no_grad()
 def draw(model: StringModel, count: int, rng: Generator, longest: int = LONGEST) -> Codes:
-    """Strings from the model's distribution. Those that have ended cost nothing more."""
+    """Strings from the model's distribution. Strings that have ended are not computed further."""
     model.eval()
     codes = torch.full((count, longest), END)
     going, last, state = torch.arange(count), codes[:, :1], None
@@ -166,9 +166,9 @@ def _rows(state: Any, rows: Int64[Tensor, " rows"]) -> Any:
 
 @dataclass(frozen=True)
 class Fit:
-    """How training went; the parameters are those of the best epoch by the nats of the held-out part.
+    """The course of training; the parameters are those of the epoch with the best held-out nats.
 
-    An epoch that the time did not suffice for is counted by its share.
+    An epoch that was cut off by the time limit counts by its share.
     """
 
     epochs: float
@@ -189,9 +189,9 @@ def train(
     share: float = 0.1,
     report: Callable[[str], None] = lambda _: None,
 ) -> Fit:
-    """Learn until a held-out share gets no better for `patience` epochs, or the time is up.
+    """Train until a held-out share has not improved for `patience` epochs, or the time is up.
 
-    Dropout draws from torch's own generator, as torch gives no other way; its state is put back.
+    Dropout draws from torch's global generator, because torch offers no other; its state is restored.
     """
     rng = Generator().manual_seed(seed)
     order = torch.randperm(len(codes), generator=rng)
@@ -237,7 +237,7 @@ def train(
     return Fit(done, best_epoch, best, used(), stopped)
 
 
-# A network with the notation that it writes in.
+# A network with its notation.
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ class Writer:
             return Writer(notation, vocabulary, StringModel(len(vocabulary.tokens), **settings))
 
     def write(self, count: int, rng: Generator) -> list[str]:
-        """SMILES, or what ought to be such; empty where a string did not end or cannot be read."""
+        """SMILES, valid or not; empty where a string did not end or cannot be read."""
         join = NOTATIONS[self.notation].join
         found = []
         for start in range(0, count, BATCH):

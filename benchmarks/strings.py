@@ -1,16 +1,16 @@
 """Recurrent models of strings on the split of our runs: `python -m benchmarks.strings char|selfies`.
 
 A network of 3 x 512 units learns the training molecules as canonical SMILES by characters, or as
-SELFIES, for some minutes of CPU time on one core. It stops early when a tenth of the training
-molecules, held out, gets no better. A row for each model and data set goes to docs/results/strings.json;
+SELFIES, for some minutes of CPU time on one core. It stops early when a held-out tenth of the training
+molecules improves no further. A row for each model and data set goes to docs/results/strings.json;
 without a name the table is printed. The samples are kept in a folder that `nmln evaluate` reads.
 
 Nats are minus the log-probability of a test molecule's canonical string. The same molecule has other
 strings, so that they are an upper bound on those of the molecule. The tokens are those of the whole data
 set, as the atoms of our own language are. A molecule that SELFIES cannot write is left out and counted.
 
-Valid is what reads as one connected molecule of exactly the size of the data, by the rule for our own
-samples; what does not end within 100 tokens is not.
+A sample is valid if it reads as one connected molecule of exactly the size of the data, by the rule for
+our own samples. A string that does not end within 100 tokens is not valid.
 """
 
 import argparse
@@ -169,7 +169,7 @@ def stored(path: Path) -> list[dict[str, Any]]:
 
 
 def store(path: Path, row: dict[str, Any]) -> None:
-    """Keep a row in place of the one that it repeats."""
+    """Keep a row in place of an earlier one of the same model and data."""
 
     def key(one: dict[str, Any]) -> tuple[str, ...]:
         return tuple(one[name] for name in ("model", "cell", "data"))

@@ -22,7 +22,7 @@ GRADIENTS = {"kernel": "gradients", "moves": 10, "sweeps": 1}
 
 
 def small(**changes: dict) -> training.TrainingJob:
-    """A run on the built-in molecules at the small preset, in a folder of its own."""
+    """A run on the built-in molecules at the small preset, in a separate folder."""
     folder = Path(tempfile.mkdtemp()) / "run"
     config = configure({"data": {"source": "pubchem-10"}, "training": {"steps": 10**6}, **changes})
     return training.begin(folder, config)
@@ -99,7 +99,7 @@ def memory_growth() -> float:
 
 def main() -> None:
     torch.set_num_threads(1)
-    # In turns, and the better of two: what else the machine does slows both.
+    # In turns, and the better of two, because other work on the machine slows both.
     turns = [(steps_per_minute(1), steps_per_minute(2)) for _ in range(2)]
     one, two = (max(found) for found in zip(*turns, strict=True))
     ratios = [
@@ -110,8 +110,8 @@ def main() -> None:
             0.75,
             at_most=False,
         ),
-        Ratio("two processes / one, steps a minute", two / one, 1.6, at_most=False),
-        Ratio("a checkpoint a minute / time", checkpoint_share(), 0.02),
+        Ratio("two processes / one, steps per minute", two / one, 1.6, at_most=False),
+        Ratio("one checkpoint per minute / time", checkpoint_share(), 0.02),
         Ratio("resident memory after 10,000 steps / after 1,000", memory_growth(), 1.05),
     ]
     report("training", ratios, steps_per_minute={"1": one, "2": two})

@@ -1,7 +1,7 @@
 """Random graphs with valence limits, without any chemistry, and a small R-GCN fitted to them.
 
 A graph is a random tree whose nodes keep within the number of bonds that their type allows, with a few
-bonds added or made stronger where there is room. The fit is the plainest that gives a sharp network:
+bonds added or made stronger where there is room. The fit is the simplest that gives a sharp network:
 corrupted data against persistent chains, one network for each level.
 """
 
@@ -82,7 +82,7 @@ def _strengthen(bonds: dict[tuple[int, int], int], room: list[int], one: int, ot
     room[other] -= 1
 
 
-# What is followed beside the score.
+# Statistics beside the score.
 
 
 def statistics(space: Space) -> dict[str, Statistic]:
@@ -125,8 +125,8 @@ def fit(
 ) -> tuple[GraphPotential, Values]:
     """A network for each level, and its persistent chains where they ended.
 
-    Every step corrupts some data afresh, moves the chains on with exchange, and follows the difference
-    of the two phases with Adam.
+    Every step corrupts some data again, moves the chains with exchange, and follows the difference of
+    the two phases with Adam.
     """
     rng = Generator().manual_seed(seed)
     potential = GraphPotential.preset("small", space, len(LADDER), rng=rng)
@@ -173,7 +173,7 @@ def save(path: Path, potential: GraphPotential, values: Values) -> None:
 
 
 def load(path: Path, space: Space) -> tuple[GraphPotential, Values]:
-    """What `save` has kept."""
+    """The weights and chains that `save` wrote."""
     potential = GraphPotential.preset("small", space, len(LADDER))
     with np.load(path, allow_pickle=False) as arrays:
         named = {name: torch.from_numpy(arrays[name]) for name in potential.state_dict()}

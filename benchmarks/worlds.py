@@ -21,7 +21,7 @@ LANGUAGE = Language(
     Attribute("bond", ("node", "node"), BONDS, symmetric=True, reflexive=False),
 )
 
-# Reads a file in a process of its own, so that its peak of memory is the reader's.
+# Reads a file in a separate process, so that its peak memory is that of the reader.
 READER = """
 import json, resource, sys, time
 from nmln.formats.db import read_db
@@ -57,7 +57,7 @@ def encoding() -> list[Ratio]:
         Ratio("bytes per group of a world", worlds.nbytes / worlds.numel(), 1),
         *(
             Ratio(
-                f"corrupting at rate {rate} / drawing one uniform number a group",
+                f"corrupting at rate {rate} / drawing one uniform number per group",
                 taken / draw,
                 0.5 if rate == 0.001 else 1.5,
             )
@@ -82,7 +82,7 @@ def reading(folder: Path) -> list[Ratio]:
         measured.append(json.loads(done.stdout))
     (few, _, _), (many, peak, _) = measured
     return [
-        Ratio("seconds a literal of a .db, 1,000,000 / 250,000 literals", many / few / 4, 1.5),
+        Ratio("seconds per literal of a .db, 1,000,000 / 250,000 literals", many / few / 4, 1.5),
         Ratio("peak memory of reading 1,000,000 literals (GiB)", peak / 2**30, 1.5),
     ]
 
@@ -90,7 +90,7 @@ def reading(folder: Path) -> list[Ratio]:
 def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        # Reading first: a child process counts the memory that its parent held when it began.
+        # Reading first: a child process counts the memory that its parent held when it started.
         read = reading(Path(folder))
     ratios = encoding() + read
     report("worlds", ratios, worlds=WORLDS, nodes=20, groups=210)

@@ -1,4 +1,4 @@
-"""Train on the facts about fourteen nations, rank the held-out ones, and list what surprises most."""
+"""Train on the facts about fourteen nations, rank held-out ones, and list the most surprising ones."""
 
 import sys
 
@@ -31,7 +31,7 @@ print("in none of the files, yet most probable given the known facts:")
 for one in complete(potential, nations, top=10):
     print(f"{one.probability:6.3f}  {one.head} {one.relation} {one.tail}")
 
-print("\nfurthest above what their relations usually are:")
+print("\nmost probable compared with the base rate of their relation:")
 for one in complete(potential, nations, top=10, surprising=True):
     fact = f"{one.head} {one.relation} {one.tail}"
-    print(f"{one.probability:6.3f} where {one.base_rate:.3f} is usual  {fact}")
+    print(f"{one.probability:6.3f} (base rate {one.base_rate:.3f})  {fact}")

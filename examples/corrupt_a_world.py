@@ -1,4 +1,4 @@
-"""Declare a language, read a world from a .db file, corrupt it, print what is left."""
+"""Declare a language, read a world from a .db file, corrupt it, and print the result."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Bring an energy of your own: an Ising ring, its slopes, and its exact distribution."""
+"""An energy of your own: an Ising ring, its slopes, and its exact distribution."""
 
 import nmln
 
@@ -6,7 +6,7 @@ space = nmln.Space(nmln.Language(nmln.predicate("up", "site")), {"site": 8})
 
 
 def ring(onehot):
-    """Neighbours like to point the same way; the entries of a site are (down, up)."""
+    """Neighbours prefer to point the same way; the entries of a site are (down, up)."""
     spins = onehot[..., 1::2] - onehot[..., ::2]
     return 0.8 * (spins * spins.roll(1, -1)).sum(-1)
 

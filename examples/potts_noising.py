@@ -4,7 +4,7 @@ import torch
 
 import nmln
 
-torch.set_num_threads(1)  # tensors are small: a second thread only gets in the way
+torch.set_num_threads(1)  # tensors are small: a second thread would only slow them down
 space = nmln.Space(nmln.Language(nmln.Attribute("spin", ("site",), ("a", "b", "c"))), {"site": 9})
 
 
@@ -25,6 +25,6 @@ for _ in nmln.sample(potential, kernel, start, 500, rng, moves=5, burn_in=50, re
     pass
 found = nmln.diagnose(recorder, ladder)
 exact = target[[0, len(target) // 2, len(target) - 1]].sum()
-print(f"all sites alike: {found.mixing['all alike'][-1].mean:.3f}, exactly {exact:.3f}")
-print(found.findings() or "nothing to complain about")
+print(f"all sites equal: {found.mixing['all alike'][-1].mean:.3f}, exactly {exact:.3f}")
+print(found.findings() or "no problem was found")
 print("look at", *nmln.write_summary("potts.html", found, "Potts model, noised"))

@@ -4,7 +4,7 @@ import torch
 
 import nmln
 
-torch.set_num_threads(1)  # tensors are small: a second thread only gets in the way
+torch.set_num_threads(1)  # tensors are small: a second thread would only slow them down
 space = nmln.Space(nmln.Language(nmln.Attribute("spin", ("site",), ("a", "b", "c"))), {"site": 25})
 
 
@@ -23,5 +23,5 @@ run = nmln.sample(potential, kernel, start, 1000, rng, moves=5, burn_in=150, rec
 *_, last = run
 found = nmln.diagnose(recorder, ladder)
 print(*("".join("abc"[spin] for spin in row) for row in last.state.values[-1, 0].view(5, 5)))
-print(found.findings() or "nothing to complain about")
+print(found.findings() or "no problem was found")
 print("look at", *nmln.write_summary("potts.html", found, "Potts model, tempered"))

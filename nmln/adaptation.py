@@ -47,7 +47,7 @@ def tune(kernel: Kernel, tuning: Tuning, info: Info, least_gain: float = 0.0) ->
     gain = (2 / seen.clamp(min=1).double() ** 0.6).clamp(min=least_gain)
     change = torch.where(had_turn[:, None], gain[:, None] * (found - ACCEPTANCE), 0.0)
     moved = tuning.log_sizes + change
-    # Sizes that the kernel cannot have are not searched: the way back would be long.
+    # The search stays near sizes that the kernel can have, so that it returns quickly.
     limits = start_tuning(with_sizes(kernel, Tuning(moved, seen)), moved.shape[1]).log_sizes
     return Tuning(torch.where((moved - limits).abs() < 0.7, moved, limits), seen)
 
@@ -72,7 +72,7 @@ def with_sizes(kernel: Kernel, tuning: Tuning) -> Kernel:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A ladder with equal rejection between neighbours, and what is known about the one it is from."""
+    """A ladder with equal rejection between neighbours, and statistics of the ladder it is made from."""
 
     rates: tuple[float, ...]  # corruption rates or temperatures, noisiest or hottest first
     barrier: float  # the sum of the rejections

@@ -21,36 +21,39 @@ _LONGEST = 1e7  # minutes of training: 19 years
 _DEEP_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){100}")
 _WHOLE = 2**63  # whole numbers must be smaller than this in size
 PAPER_RATES = (0.1, 0.01, 0.005, 0.0025, 0.001)
-RATES = (
-    0.08,
-    0.045,
-    0.02,
-    0.006,
-    0.001,
-)  # equal swap rates between neighbours on molecules of 10 atoms
+RATES = (0.08, 0.045, 0.02, 0.006, 0.001)  # even swap probabilities on molecules of 10 atoms
+
+# The comment above a setting is its meaning in docs/reference/settings.md.
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The data, and their split."""
+    """The data, and how they are split into training and test worlds."""
 
-    source: str = "pubchem-10"  # a built-in name, a name in NMLN_DATA, or a file
-    language: str | None = None  # a .mln file with declarations, for .db worlds
-    nodes: int | None = None  # heavy atoms, where a file holds several sizes
+    # the worlds to train on: a built-in name, the name of a set in NMLN_DATA, or a file
+    source: str = "pubchem-10"
+    # a .mln file that declares the predicates; needed for .db worlds, and may hold formulas
+    language: str | None = None
+    # heavy atoms per molecule; needed only if the source holds several sizes
+    nodes: int | None = None
+    # share of the worlds used for training, from 0 to 1; the others are held out for the test
     train_share: float = 0.8
+    # seed of the random split; change it to repeat an experiment on another split
     split_seed: int = 0
 
 
 @dataclass(frozen=True)
 class LadderConfig:
-    """The levels, and how they differ.
+    """The levels, and how they differ."""
 
-    `noising`: a potential for each rate. `tempering`: one potential at several temperatures, fitted to
-    data corrupted at the last rate. `single`: one potential at one level, the same data.
-    """
-
+    # `noising`: one potential per corruption rate, as in the paper; `tempering`: one potential at
+    # several temperatures; `single`: one potential at one level. The last two are for comparison,
+    # and learn from data corrupted at the last rate
     method: Literal["noising", "tempering", "single"] = "noising"
+    # probability that a group is corrupted, per level, noisiest first. Add a rate between two
+    # levels that seldom swap; the last one is the target
     rates: tuple[float, ...] = RATES
+    # temperatures for `tempering`, hottest first, the last one 1; not used by the other methods
     temperatures: tuple[float, ...] = (1.360489, 1.259712, 1.1664, 1.08, 1.0)
 
 
@@ -58,15 +61,33 @@ class LadderConfig:
 class ModelConfig:
     """The potential that scores the worlds."""
 
+    # `graph`: message passing over the whole world; `fragment` and `deepset`: tuples of constants,
+    # for predicates of any arity; `image`: one binary predicate as a picture; `formula`: the
+    # formulas of `data.language` only
     potential: Literal["graph", "fragment", "deepset", "image", "formula"] = "graph"
+    # layers of each network; a step takes time in proportion
     layers: int = 4
+    # units per layer (channels of `image`); more units fit better, cost more and learn by heart
+    # sooner
     hidden: int = 64
-    width: int = 2  # constants per fragment
-    networks: int = 1  # the score is their mean; `nmln combine` makes several runs one model
-    residual: bool = False  # experimental: no results on molecules so far
-    bound: float = 50.0  # soft bound on the network's score in nats; 0 for none
-    base: bool = True  # add independent groups with the marginals of the corrupted data
-    pieces: bool = False  # count the connected pieces of the graph, with a learned weight
+    # constants per fragment, for `fragment` and `deepset`; the cost grows with this power of the
+    # number of constants
+    width: int = 2
+    # networks that are trained together; the score is their mean. `nmln combine` instead joins
+    # runs that were trained apart
+    networks: int = 1
+    # experimental, no results on molecules so far: residual connections in the `graph` network
+    residual: bool = False
+    # soft bound on the score of each network, in nats; 0: no bound. Keeps worlds that no chain
+    # visits from running away
+    bound: float = 50.0
+    # add independent groups with the marginals of the corrupted data, which the network corrects;
+    # without it training on molecules diverged
+    base: bool = True
+    # count the connected pieces of the graph, with one learned weight per level; set it where
+    # samples fall apart into pieces
+    pieces: bool = False
+    # seed of the first parameters of the networks; change it for an independent run
     seed: int = 0
 
 
@@ -74,17 +95,29 @@ class ModelConfig:
 class ChainConfig:
     """The persistent chains of the negative phase."""
 
+    # how the chains move at each level: `balanced`, `metropolis`, `gibbs`, `metropolised`,
+    # `systematic`, `blocked`, `gradients`, `langevin` or `path`
     kernel: str = "balanced"
+    # chains per level; more make the gradient less noisy, and a step takes time in proportion
     replicas: int = 100
-    sweeps: int = 2  # between two updates
-    moves: int = 6  # per sweep, after which neighbouring levels swap
-    changes: float = 0.0  # if above 0: more moves, until a chain changes so often per sweep
+    # sweeps between two updates; take more where the chains lag behind the model
+    sweeps: int = 2
+    # moves per sweep, after which neighbouring levels swap; fewer moves mean more swaps
+    moves: int = 6
+    # changed groups per chain and sweep to reach at the target, by up to four times as many
+    # moves; 0: always `moves`. Set it where the acceptance falls during training
+    changes: float = 0.0
+    # swaps after each sweep: `both` tries the even, then the odd pairs of levels, as in the
+    # paper; `alternate` tries them in turn, which costs half as many swaps
     phases: Literal["both", "alternate"] = "both"
-    start: Literal["data", "noise", "model"] = "data"  # model: draws of the untrained model
-    # experimental: share of the noisiest chains that restart from corrupted data at every step
+    # first worlds of the chains: corrupted `data`, uniform `noise`, or draws of the untrained
+    # `model`; with `noise` or `model` the chains must find the data by themselves
+    start: Literal["data", "noise", "model"] = "data"
+    # experimental, only for `noising`: share of the noisiest chains, from 0 to 1, that restart
+    # from corrupted data at every step
     renewal: float = 0.0
-    # experimental: resample the chains by Jarzynski's weights after every update (not worth it
-    # on molecules so far)
+    # experimental, not worth it on molecules so far: resample the chains by Jarzynski's weights
+    # after every update
     weighted: bool = False
 
 
@@ -92,42 +125,77 @@ class ChainConfig:
 class SamplingConfig:
     """How chains move when samples are drawn; independent of training."""
 
+    # how the chains move at each level: a name as in `chains.kernel`
     kernel: str = "balanced"
-    moves: int = 6  # per sweep, after which chains swap
+    # moves per sweep, after which neighbouring levels swap; more moves per sweep make samples less
+    # alike, and cost time in proportion
+    moves: int = 6
 
 
 @dataclass(frozen=True)
 class OptimiserConfig:
     """How parameters are updated."""
 
+    # `adam`, or `sgd`: plain gradient ascent, to repeat the paper
     method: Literal["adam", "sgd"] = "adam"
+    # step size after the warm-up; take a smaller one if training diverges
     learning_rate: float = 2e-3
-    common: float = 1.0  # step by the mean gradient of all levels, relative to a level's own
+    # length of a step along the mean gradient of all levels, relative to that along a level's own
+    # gradient (`adam` only); 0: each level by itself, as in the paper
+    common: float = 1.0
+    # the learning rate after the warm-up: `cosine` falls to 0 at the last step, `constant` stays
     schedule: Literal["cosine", "constant"] = "cosine"
-    warm_up: int = 50  # steps with a growing rate
-    trust: float = 0.5  # least effective share of a level's chains after an update; 0: none
-    clip: float = 20.0  # largest norm of a level's gradient; 0 for none
+    # number of first steps, during which the learning rate grows from 0; 0: none
+    warm_up: int = 50
+    # smallest effective share of a level's chains that an update may leave, below 1; otherwise the
+    # level takes shorter steps; 0: no limit
+    trust: float = 0.5
+    # largest norm of a level's gradient; larger gradients are scaled down; 0: no limit
+    clip: float = 20.0
+    # shrinks all parameters by this number times the learning rate at every step; raise it where
+    # the test likelihood falls behind that of the training data
     weight_decay: float = 0.0
-    energy_penalty: float = 0.0  # times the mean squared score of both phases
-    spread: float = 4.0  # nats above the mean beyond which data are pulled down; 0: none
-    average: float = 0.998  # decay of the moving average used for sampling; 0 for none
+    # factor of a penalty on the mean squared score of both phases, per nat squared; raise it
+    # where scores grow without bounds
+    energy_penalty: float = 0.0
+    # distance above the mean score of their level, in nats, beyond which data are pulled down;
+    # keeps rare kinds of data from running away; 0: none
+    spread: float = 4.0
+    # decay per step of the moving average of the parameters that samples are drawn from, below 1;
+    # 0: no average
+    average: float = 0.998
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
     """The length of training, its batches, checkpoints and processes."""
 
+    # number of updates; more fit better, until the model knows the training data by heart
     steps: int = 3000
-    minutes: float | None = None  # instead of steps: measured by a pilot, then fixed and recorded
+    # length of training in minutes, instead of `steps`: a short pilot turns it into a number of
+    # steps, which is recorded
+    minutes: float | None = None
+    # corrupted worlds per step and level; raise it together with `chains.replicas`
     batch: int = 100
-    warm_start: int = 0  # experimental: first steps, by pseudo-likelihood, without chains
+    # experimental, no gain on molecules so far: number of first steps that learn by
+    # pseudo-likelihood, without chains
+    warm_start: int = 0
+    # corrupt the data again at every `step`, or once per `epoch` as in the original NMLN
     corruption: Literal["step", "epoch"] = "step"
+    # seed of minibatches, corruption and chains; change it for an independent run
     seed: int = 0
+    # seconds between two checkpoints; an interrupted run loses at most this much
     checkpoint_seconds: float = 60.0
+    # number of latest checkpoints that are kept; lower it where a disk is small
     keep: int = 3
-    retries: int = 3  # returns to the last good checkpoint before giving up
-    processes: int = 0  # 0: one per core
-    blocks: int = 0  # of replicas, each with its own random stream; 0: one per process at the start
+    # returns to the last good state, each with half the learning rate, before a run that diverges
+    # gives up
+    retries: int = 3
+    # processes on this machine; 0: one per core. Take fewer beside other work
+    processes: int = 0
+    # blocks of replicas, each with its own random streams; the same number gives the same run on
+    # any number of processes up to it; 0: one per process at the start
+    blocks: int = 0
 
 
 @dataclass(frozen=True)
@@ -225,7 +293,7 @@ def read_config(path: str | Path, preset: str | None = None) -> Config:
     named = content.pop("preset", "small")
     if not isinstance(named, str):
         raise InputError(
-            f"preset must be the name of one, got {named!r}.", str(path), token="preset"
+            f"preset must be the name of a preset, got {named!r}.", str(path), token="preset"
         )
     config = configure(content, str(path), preset or named)
     for name in SEEDS:
@@ -315,48 +383,30 @@ def _unknown(what: str, name: str, known: list[str], source: str | None) -> Inpu
     return InputError(f"unknown {what}: {name!r}. {hint}", source, token=name, kind="unknown")
 
 
+_AT_LEAST_ONE = (
+    "model.layers", "model.hidden", "model.width", "model.networks", "chains.replicas",
+    "chains.sweeps", "chains.moves", "training.batch", "sampling.moves", "training.keep",
+)  # fmt: skip
+_SHARES = ("data.train_share", "chains.renewal", "optimiser.trust", "optimiser.average")
+_NOT_NEGATIVE = (
+    "training.steps", "training.warm_start", "training.processes", "training.blocks",
+    "training.retries", "training.checkpoint_seconds", "chains.changes", "model.bound",
+    "optimiser.common", "optimiser.warm_up", "optimiser.clip", "optimiser.weight_decay",
+    "optimiser.energy_penalty", "optimiser.spread",
+)  # fmt: skip
+
+
 def _check_ranges(config: Config) -> None:
-    at_least_one = {
-        "model.layers": config.model.layers,
-        "model.hidden": config.model.hidden,
-        "model.width": config.model.width,
-        "model.networks": config.model.networks,
-        "chains.replicas": config.chains.replicas,
-        "chains.sweeps": config.chains.sweeps,
-        "chains.moves": config.chains.moves,
-        "training.batch": config.training.batch,
-        "sampling.moves": config.sampling.moves,
-        "training.keep": config.training.keep,
-    }
-    shares = {
-        "data.train_share": config.data.train_share,
-        "chains.renewal": config.chains.renewal,
-        "optimiser.trust": config.optimiser.trust,
-        "optimiser.average": config.optimiser.average,
-    }
-    not_negative = {
-        "training.steps": config.training.steps,
-        "training.warm_start": config.training.warm_start,
-        "training.processes": config.training.processes,
-        "training.blocks": config.training.blocks,
-        "training.retries": config.training.retries,
-        "training.checkpoint_seconds": config.training.checkpoint_seconds,
-        "chains.changes": config.chains.changes,
-        "model.bound": config.model.bound,
-        "optimiser.common": config.optimiser.common,
-        "optimiser.warm_up": config.optimiser.warm_up,
-        "optimiser.clip": config.optimiser.clip,
-        "optimiser.weight_decay": config.optimiser.weight_decay,
-        "optimiser.energy_penalty": config.optimiser.energy_penalty,
-        "optimiser.spread": config.optimiser.spread,
-    }
-    for name, value in at_least_one.items():
+    for name in _AT_LEAST_ONE:
+        value = _value(config, name)
         if value < 1:
             raise InputError(f"{name} must be at least 1, got {value}.", token=name)
-    for name, value in shares.items():
+    for name in _SHARES:
+        value = _value(config, name)
         if not 0 <= value <= 1 or (value == 1 and name in ("optimiser.average", "optimiser.trust")):
             raise InputError(f"{name} must be between 0 and 1, got {value}.", token=name)
-    for name, value in not_negative.items():
+    for name in _NOT_NEGATIVE:
+        value = _value(config, name)
         if not value >= 0:
             raise InputError(f"{name} must not be negative, got {value}.", token=name)
     if config.model.potential == "formula" and config.model.networks > 1:
@@ -372,8 +422,8 @@ def _check_ranges(config: Config) -> None:
         raise InputError(f"{name} must be {bound}, got {rate}.", token=name)
     if config.training.warm_start and config.chains.weighted:
         raise InputError(
-            "chains.weighted follows log Z from the untrained model on, which steps without chains "
-            "(training.warm_start) interrupt. Set one of them to its default.",
+            "chains.weighted follows log Z from the first step, but training.warm_start has first steps "
+            "without chains. Set one of them to its default.",
             token="training.warm_start",
             kind="conflict",
         )

@@ -13,7 +13,7 @@ Radices = Int64[Tensor, " digits"]
 
 
 def number_of(radices: Radices) -> int:
-    """The exact number of numbers; an integer of any length."""
+    """How many numbers there are: an exact integer of any length."""
     total = 1
     for radix, times in zip(*(part.tolist() for part in _distinct(radices)), strict=True):
         total *= radix**times
@@ -21,7 +21,7 @@ def number_of(radices: Radices) -> int:
 
 
 def log_number_of(radices: Radices) -> float:
-    """The natural logarithm of how many there are, in time that does not depend on its size."""
+    """The natural logarithm of how many numbers there are, computed without the number itself."""
     return sum(
         times * log(radix) if radix else float("-inf")
         for radix, times in zip(*(part.tolist() for part in _distinct(radices)), strict=True)

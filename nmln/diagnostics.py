@@ -76,7 +76,7 @@ class Diagnostics:
         return self.round_trip_rate / predicted if predicted > 0 else float("nan")
 
     def findings(self) -> list[str]:
-        """What is wrong, in words, the worst first; empty if nothing is."""
+        """The problems of the run in words, the worst first; empty if there are none."""
         return findings(self)
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,7 +100,8 @@ def diagnose(recorded: Recorder | Recording, ladder: LadderLike | None = None) -
     levels, chains = recording.restarts.shape
     if ladder is not None and len(ladder) != levels:
         raise InputError(
-            f"the run has {levels} levels, but the ladder has {len(ladder)}. Give its own.",
+            f"the run has {levels} levels, but the ladder has {len(ladder)}. "
+            "Give the ladder of the run.",
             kind="conflict",
         )
     names = _unique(recording.kernels)
@@ -182,7 +183,7 @@ def effective_sample_size(
 
 
 def rank_rhat(trace: Float[ndarray, "draws chains"]) -> float:
-    """ArviZ's rank-normalised R-hat; infinite if every chain stands still, and not all at one place.
+    """ArviZ's rank-normalised R-hat; infinite if every chain is constant, but not all at one value.
 
     The halves of a single chain are compared with each other, which is weak evidence: it says nothing
     about worlds that the chain has not visited.
@@ -225,7 +226,7 @@ def to_arviz(recording: Recording) -> "InferenceData":
 def autocorrelation(trace: Float[ndarray, "draws chains"], lags: int) -> Float[ndarray, " lags"]:
     """The mean autocorrelation over chains at lags 0 to `lags` - 1, about their common mean.
 
-    Chains that stand still at different places are correlated for ever.
+    Constant chains at different values have the autocorrelation 1 at every lag.
     """
     centred = trace - trace.mean()
     draws = len(trace)
@@ -249,7 +250,7 @@ def _time(trace: Float[ndarray, "draws chains"]) -> float:
 
 
 def predicted_round_trips(rejections: Sequence[float]) -> float:
-    """Round trips in a phase, of all walkers of a ladder, if only the swaps stood in their way.
+    """Round trips per phase, of all walkers of a ladder, if only rejected swaps slow them down.
 
     1 / (2 + 2 sum of r / (1 - r)) for alternating phases (Syed and others, 2022); an approximation if
     both phases follow one exploration.
@@ -298,8 +299,8 @@ def gaps(
 ) -> list[Gap]:
     """The pairs that need a level between them, worst first.
 
-    When every level is a network of its own, rates cannot be moved without new training: the
-    gaps show where one more network is worth it.
+    When every level has its own network, rates cannot be moved without new training: the gaps
+    show where one more network is worth it.
     """
     found = [
         Gap(pair, rejection, None if ladder is None else between(ladder, pair))
@@ -310,7 +311,7 @@ def gaps(
 
 
 def findings(found: Diagnostics) -> list[str]:
-    """What is wrong with a run, in words, the worst first."""
+    """The problems of a run in words, the worst first."""
     result: list[str] = []
     target = found.levels - 1
     enough = len(found.recording.walkers) >= 4  # draws, to say anything at all
@@ -318,11 +319,11 @@ def findings(found: Diagnostics) -> list[str]:
         if levels[target].rhat == float("inf") or (
             name == "score" and isnan(levels[target].ess) and found.moved[target] == 0
         ):
-            result.append(f"the target stands still: {name} never changes in any chain")
+            result.append(f"the target does not move: {name} never changes in any chain")
         elif not isnan(levels[target].rhat) and levels[target].rhat >= GOOD_RHAT:
             result.append(
                 f"the chains at the target have not mixed (R-hat of {name} {levels[target].rhat:.2f}): "
-                "run longer, or take more moves a sweep"
+                "run longer, or take more moves per sweep"
             )
     result += [str(gap) for gap in gaps(found.rejections, _ladder(found))]
     if found.levels > 1:
@@ -351,7 +352,7 @@ def _journeys(found: Diagnostics) -> list[str]:
         return [
             f"walkers make {found.efficiency:.0%} of the round trips that the swaps allow: the kernel "
             "mixes slowly within the levels; run longer, or try other kernels and numbers of moves and "
-            "keep what brings most arrivals a second"
+            "keep those that bring the most arrivals per second"
         ]
     if found.levels > 2 * found.suggested_levels and max(found.rejections) < 0.2:
         return [

@@ -33,7 +33,7 @@ from nmln.trees import flatten, unflatten
 _PATIENCE = timedelta(minutes=10)
 _PROOF_PATIENCE = timedelta(minutes=1)
 _GOODBYE = 0.3  # seconds
-_LOOK = 1.0  # seconds between two looks for the launcher while the others are waited for
+_LOOK = 1.0  # seconds between two checks that the launcher still runs
 _BACKEND = "loopback"
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
@@ -228,9 +228,9 @@ def _gloo_on_loopback(store: Any, rank: int, count: int, timeout: timedelta) -> 
 def _prove(secret: bytes, rank: int, count: int) -> None:
     """Exchange proofs of the secret over the connection to each other rank.
 
-    A port on the loopback interface is open to every user of the machine, and gloo takes a connection
-    for the rank whose turn it announces. Each proof holds for one sender and one receiver, so that one
-    that was sent to a stranger cannot be sent on.
+    A port on the loopback interface is open to every user of the machine, and gloo believes the rank
+    that a connection claims to be. Each proof holds for one sender and one receiver, so that another
+    program that receives one cannot use it elsewhere.
     """
 
     def proof(sender: int, receiver: int) -> Tensor:
@@ -268,8 +268,8 @@ def _strangers() -> InputError:
 def leave() -> None:
     """Leave the other ranks.
 
-    A thread of gloo may still hold the tensors of the last exchange, and a process that ends while it
-    lets go of them is aborted: it is given the time to.
+    A thread of gloo may still hold the tensors of the last exchange, and a process that ends before
+    the thread releases them is aborted. So this function waits a little.
     """
     if distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()

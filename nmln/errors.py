@@ -27,7 +27,7 @@ Kind = Literal[
 ]  # fmt: skip
 """What is wrong, for programs: no code reads the sentence of an error."""
 
-# What ends a line, moves the cursor or turns the direction of writing on some terminal.
+# Characters that end a line, move the cursor or turn the direction of writing in some terminal.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _MOST_TOLD = 2_000  # characters of a message; names in received files have any length
 
@@ -41,7 +41,7 @@ def one_line(text: str) -> str:
 
 
 class InputError(ValueError):
-    """Something that the user gave cannot be used; the message says where, what and the cure.
+    """An input of the user cannot be used; the message says where, what and the cure.
 
     Args:
         message: what must hold, what was found, what to do; control characters are escaped.
@@ -97,7 +97,7 @@ def placed(path: str | Path | None) -> Iterator[None]:
 
 
 class InterruptedRunError(Exception):
-    """A long run was asked to stop, and did, with everything kept; `again` continues it."""
+    """A long run stopped on request, with everything kept; the command `again` continues it."""
 
     def __init__(self, message: str = "", again: str | None = None) -> None:
         super().__init__(message if again is None else f"{message} Continue with: {again}")

@@ -117,7 +117,7 @@ class Evidence:
 
     @cached_property
     def _listed(self) -> tuple[Int64[Tensor, " allowed"], Int64[Tensor, " groups"]]:
-        """The allowed categories of all groups one after the other, and where each group begins."""
+        """The allowed categories of all groups one after the other, and where each group starts."""
         entries = torch.nonzero(self.allowed).flatten()
         categories = entries - self.space.offsets[self.space.group_of_entry[entries]]
         return categories, self.counts.cumsum(0) - self.counts
@@ -125,7 +125,7 @@ class Evidence:
     def choices(
         self, groups: Int64[Tensor, "*some"], ranks: Int64[Tensor, "*some"]
     ) -> Int64[Tensor, "*some"]:
-        """The allowed category of each group that stands at a place in their order."""
+        """The allowed category of each group that has the given rank among its allowed ones."""
         categories, starts = (table.to(groups.device) for table in self._listed)
         return categories[starts[groups] + ranks]
 
@@ -163,7 +163,7 @@ class Evidence:
 
     @property
     def number_of_worlds(self) -> int:
-        """How many worlds agree with the evidence; exact, whatever its length."""
+        """How many worlds agree with the evidence: an exact integer of any length."""
         return number_of(self.counts)
 
     @property
@@ -194,7 +194,7 @@ class Evidence:
 class VirtualEvidence:
     """Reports that are right with some probability: each adds log p / (1 - p) to the score of its atom.
 
-    A report multiplies the odds of its atom by p / (1 - p), like a witness who says the truth with
+    A report multiplies the odds of its atom by p / (1 - p), like a witness who tells the truth with
     probability p. The probability of the atom does not become p: that would be Jeffrey's rule, with
     another factor.
     """

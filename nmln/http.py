@@ -1,4 +1,4 @@
-"""An HTTP client that fetches one large file, resumes what was cut off, and checks its hash.
+"""An HTTP client that fetches one large file, resumes an interrupted download, and checks its hash.
 
 It uses https only, follows no redirect to anything less, and takes no more bytes than the caller
 allows. Plain http is accepted from servers on this machine (127.0.0.1, ::1, localhost), which no other
@@ -275,7 +275,7 @@ def _size(part: Path) -> int:
 
 
 def _why(error: Exception) -> str:
-    """The cause in a few words; requests wraps it in several layers of its own."""
+    """The cause in a few words; requests wraps it in several layers."""
     import requests
 
     if isinstance(error, requests.HTTPError) and error.response is not None:

@@ -23,13 +23,13 @@ RESERVED = re.compile(r"v|exists?|forall", re.IGNORECASE)
 
 
 def quote(name: str) -> str:
-    """A predicate or sort as it stands in text: bare where that reads back, quoted otherwise."""
+    """A predicate or sort as it is written in text: bare if it reads back so, otherwise quoted."""
     plain = re.fullmatch(NAME_PATTERN, name) and not RESERVED.fullmatch(name)
     return name if plain else json.dumps(name, ensure_ascii=False)
 
 
 def quote_constant(name: str) -> str:
-    """A constant as it stands in text; unlike a predicate it may start with a digit."""
+    """A constant as it is written in text; unlike a predicate it may start with a digit."""
     return name if re.fullmatch(NUMERAL_PATTERN, name) else quote(name)
 
 
@@ -241,7 +241,10 @@ def misplaced(
 ) -> str:
     """The message about a constant that its sort does not have; `homes` are sorts that have it."""
     if homes:
-        return f"{constant} in {where} is of sort {homes[0]}, but a {sort} must stand there."
+        return (
+            f"{constant} in {where} is of sort {homes[0]}, but must be of sort {sort}. Name a constant "
+            "of that sort."
+        )
     shown = ", ".join(map(quote_constant, names[:8])) + (", …" if len(names) > 8 else "")
     return (
         f"undeclared constant {constant} in {where}: the sort {sort} has {shown}. Declare it there, "

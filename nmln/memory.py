@@ -1,11 +1,11 @@
-"""The memory of the machine, and the refusal of what certainly does not fit, before it is allocated."""
+"""The memory of the machine, and the refusal of sizes that certainly do not fit, before allocation."""
 
 import os
 from math import log10
 
 from nmln.errors import InputError
 
-SHARE = 0.9  # of the memory that one command may ask for
+SHARE = 0.9  # of the machine's memory, which one command may use
 CONSTANT = 150  # bytes that a constant takes: its name, its place in a sort and in a table of codes
 
 

@@ -188,10 +188,10 @@ _JOURNEYS = ("last_end", "restarts", "returns")
 
 
 class KeptRecorder(Recorder):
-    """A recorder whose state can be kept in a checkpoint and taken up again."""
+    """A recorder whose state can be saved in a checkpoint and restored."""
 
     def tree(self) -> dict[str, Any]:
-        """All it knows, as tensors, numbers and strings."""
+        """The whole state, as tensors, numbers and strings."""
         if not self.seen:
             return {"keep": self.keep, "seen": 0}
         (start, first), (end, last) = self._times[0], self._times[-1]
@@ -215,7 +215,7 @@ class KeptRecorder(Recorder):
 
     @staticmethod
     def restored(tree: dict[str, Any]) -> "KeptRecorder":
-        """A recorder that goes on where another one was kept; the time in between does not count."""
+        """A recorder that continues from a saved one; the time in between does not count."""
         recorder = KeptRecorder(keep=tree["keep"])
         if not tree["seen"]:
             return recorder

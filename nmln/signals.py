@@ -14,10 +14,10 @@ from types import FrameType
 from typing import Any
 
 LAUNCHER = "NMLN_LAUNCHER"
-"""The variable in which a launcher passes its process number to the processes that it starts."""
+"""The environment variable that holds the process number of the launcher."""
 
 PRIVATE_FOLDER = "NMLN_PRIVATE_FOLDER"
-"""The variable in which it names a folder that only it and those processes use."""
+"""The environment variable that names a folder which only a launcher and its processes use."""
 
 STOPPING = tuple(
     getattr(signal, name)
@@ -26,12 +26,12 @@ STOPPING = tuple(
 )
 
 _SHORT = 0.5  # seconds within which a search or a step may still end by itself
-_asked_at: float | None = None  # when a stop was asked for that a loop is to see
-_patience = _SHORT  # seconds that a step of that loop has from then on
+_asked_at: float | None = None  # when a stop was requested that the loop has not yet handled
+_patience = _SHORT  # seconds after the request within which a step of that loop may still end
 
 
 class GivenUpError(KeyboardInterrupt):
-    """A search or step was given up because a stop was asked for; only `give_way` raises it."""
+    """A search or step was given up because a stop was requested; only `give_way` raises it."""
 
 
 def launcher() -> int:
@@ -43,10 +43,10 @@ def launcher() -> int:
 def handling(
     handle: Callable[[int, FrameType | None], Any], numbers: Iterable[int] = STOPPING
 ) -> Iterator[dict[int, Any]]:
-    """Let `handle` answer signals; gives what they did before, and restores it in the end.
+    """Let `handle` answer signals; yields the handlers before, and restores them at the end.
 
-    Signals that are ignored stay so. In another thread than the main one, where Python cannot set
-    handlers, nothing changes.
+    Signals that are ignored stay ignored. Outside the main thread, where Python cannot set handlers,
+    nothing changes.
     """
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
@@ -70,12 +70,12 @@ def raising() -> Iterator[None]:
 
 @contextmanager
 def interruption(alone: bool, patience: float | None = None) -> Iterator[Callable[[], bool]]:
-    """Whether a stop was asked for, to be looked at between two steps; a second signal ends at once.
+    """A function that says whether a stop was requested, for use between two steps.
 
-    Of several processes none continues when their launcher is gone: nothing could stop them any more,
-    and they would still write when the run is resumed. A search within a step that can take long
-    calls `give_way`, and so do the moves of chains: a step that has not ended `patience` seconds after
-    the signal is given up.
+    A second signal ends the process at once. If there are several processes, all stop when their
+    launcher is gone: nothing could stop them later, and they would still write when the run is
+    resumed. Long searches and the moves of chains call `give_way`: a step that has not ended
+    `patience` seconds after the signal is given up.
     """
     global _asked_at, _patience
     asked, parent = False, launcher()
@@ -100,10 +100,10 @@ def interruption(alone: bool, patience: float | None = None) -> Iterator[Callabl
 
 
 def give_way(step: bool = False) -> None:
-    """Called within long searches, and between the moves of a step: end if a stop was asked for.
+    """End a long search, or a step between two of its moves, if a stop was requested.
 
-    Inside `interruption` a signal only sets a flag, which the loop around sees after its step. That
-    keeps the most, but a search or a step of very many moves may take minutes.
+    Inside `interruption` a signal only sets a flag, which the loop reads after its step, so that a
+    finished step is kept. But a search, or a step of very many moves, may take minutes.
     """
     seconds = _patience if step else _SHORT
     if _asked_at is not None and time.monotonic() - _asked_at > seconds:

@@ -338,7 +338,7 @@ class Space:
 
     @property
     def number_of_worlds(self) -> int:
-        """Exact, whatever its length: print it with `told_worlds(space.sizes)`."""
+        """The exact number of worlds, of any length: print it with `told_worlds(space.sizes)`."""
         return number_of(self.sizes)
 
     def enumerate(self, limit: int = 2**24) -> Integer[Tensor, "worlds groups"]:

@@ -47,7 +47,7 @@ def unflatten(tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> Any:
 
 
 def _encode(node: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
-    """The JSON form of a node. Objects whose only key begins with $ stand for what JSON lacks."""
+    """The JSON form of a node. Objects whose only key starts with $ represent values that JSON lacks."""
     place = "/".join(path).encode("utf-8", "backslashreplace").decode() or "tree"
     if len(path) > _MOST_LEVELS:
         raise InputError(

@@ -85,7 +85,7 @@ def from_atoms(space: Space, statements: Iterable[Statement]) -> World:
             group = block.first_group + int((~said[block.groups]).int().argmax())
             raise InputError(
                 f"no value is given for {space.group_name(group)}, and {block.attribute.name} has no "
-                f"none to assume. Say which of {', '.join(block.attribute.values[:8])} holds.",
+                f"value none to assume. State which of {', '.join(block.attribute.values[:8])} holds.",
                 kind="missing",
             )
     denied = torch.from_numpy(entries[~positive])
@@ -94,8 +94,8 @@ def from_atoms(space: Space, statements: Iterable[Statement]) -> World:
     if bool(assumed.any()):
         row = int(np.flatnonzero(~positive)[int(assumed.int().argmax())])
         raise InputError(
-            f"{listed[row]} denies what a closed world assumes of a tuple that has no other value. "
-            "Say which value holds, or read the file as evidence.",
+            f"{listed[row]} denies the value that a closed world assumes, and no other value is given. "
+            "State which value holds, or read the file as evidence.",
             index=row,
             kind="conflict",
         )

@@ -75,7 +75,7 @@ def _described(verb: Any, context: Any) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Text in which nothing is read as a tag of HTML or as a mark of Markdown."""
+    """Text with tags of HTML and marks of Markdown escaped."""
     for mark in ("*", "<", "["):
         text = text.replace(mark, "\\" + mark)
     return text

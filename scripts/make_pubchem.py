@@ -26,7 +26,7 @@ TARGET = Path(__file__).parent.parent / "nmln" / "data"
 
 
 def main() -> None:
-    """Read the table, keep what fits, write one file for each size."""
+    """Read the table, keep the molecules that fit, and write one file per size."""
     with as_file(files("chemicals") / "Identifiers" / TABLE) as path:
         texts = [line.split("\t")[SMILES_COLUMN] for _, line in read_lines(path)]
     kept: dict[int, set[str]] = {size: set() for size in SIZES}

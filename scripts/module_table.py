@@ -21,7 +21,7 @@ LAYERS = ("<!-- layers: written by scripts/module_table.py -->", "<!-- end of la
 
 
 def page() -> str:
-    """CONTRIBUTING.md with both tables as the code has them now."""
+    """CONTRIBUTING.md with both tables brought up to date."""
     text = PAGE.read_text(encoding="utf-8")
     return _put(_put(text, MODULES, module_table()), LAYERS, layer_list())
 

@@ -2,7 +2,7 @@
 
 python scripts/settings_reference.py
 
-The meaning of a setting is the comment behind it in the code. A test compares the page with the code, so
+The meaning of a setting is the comment above it in the code. A test compares the page with the code, so
 run this after any change of a setting.
 """
 
@@ -89,21 +89,24 @@ def _preset(preset: str, section: str, key: str) -> str:
 
 
 def _comments() -> dict[tuple[str, str], str]:
-    """The comment behind each setting, by the name of its class and its own."""
+    """The comment above or behind each setting, by the name of its class and its own."""
     text = Path(config.__file__).read_text(encoding="utf-8")
     found: dict[tuple[str, str], str] = {}
-    family = setting = ""
+    family, above = "", ""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if match := re.match(r"class (\w+)", token.line):
-            family, setting = match[1], ""
-        elif match := re.match(r" {4}(\w+): ", token.line):
-            setting = match[1]
+            family, above = match[1], ""
         elif token.line.strip() and not token.line.startswith("    "):
-            family = setting = ""
-        if token.type == tokenize.COMMENT and family and setting:
-            before = found.get((family, setting))
+            family, above = "", ""
+        if not family:
+            continue
+        if token.type == tokenize.COMMENT:
             comment = token.string.removeprefix("#").strip().replace("|", "\\|")
-            found[family, setting] = f"{before} {comment}" if before else comment
+            above = f"{above} {comment}".strip()
+        elif token.type == tokenize.NEWLINE:
+            if match := re.match(r" {4}(\w+): ", token.line):
+                found[family, match[1]] = above
+            above = ""
     return found
 
 

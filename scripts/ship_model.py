@@ -9,7 +9,7 @@
 
 Every number of the card comes from the files that these commands write; the commands that made the run
 are repeated as they are given. `--beside NAME=RUN` names runs that were sampled and evaluated in the
-same way, to stand beside it. The card goes into the package and to docs/explanation/models.md.
+same way, for comparison. The card goes into the package and to docs/explanation/models.md.
 """
 
 import argparse
@@ -28,7 +28,7 @@ MARKS = ("100", "300", "1000", "3000", "10000")
 
 
 def numbers(run: Path) -> dict[str, Any]:
-    """What the evaluation of a run says about its target level, and samples of all of validity."""
+    """The evaluation of the target level of a run, and the validity of all levels."""
     samples = json.loads((run / "evaluation" / "evaluation.json").read_text())["samples"]
     path = run / "likelihood.json"
     likelihood = json.loads(path.read_text()) if path.exists() else {}
@@ -130,16 +130,16 @@ def card(name: str, run: Path, beside: dict[str, Path], recipe: list[str]) -> li
         "",
         "Intervals are 95 %. The likelihood is that of a molecule, all its labelled worlds together;",
         "beside it are its standard error over molecules and, in square brackets, where the interval of",
-        "log Z puts it. Samples of one chain follow each other, so that repeats among them are more",
+        "log Z puts it. Samples of one chain are correlated, so that repeats among them are more",
         "frequent than among independent draws. Valid samples by level:",
         "",
         *levels(found, ladder.rates),
         "",
         "## What it is for, and what not",
         "",
-        "For trying the software and for comparisons. It knows only molecules of this one size with the",
-        "atoms of its data, nothing of charges, stereochemistry or three dimensions, and nothing of",
-        "what is stable, safe or can be made: its molecules are suggestions.",
+        "For trying the software and for comparisons. It covers only molecules of this size with the",
+        "atoms of its data, without charges, stereochemistry or three dimensions, and it does not know",
+        "what is stable, safe or can be synthesised: its molecules are suggestions.",
         "",
         "## Data and licence",
         "",
@@ -179,7 +179,7 @@ def _time(run: Path, head: dict[str, Any]) -> str:
         minutes.append(round(last["seconds"] / 60))
     cores = json.loads((folders[0] / "config.json").read_text())["config"]["training"]["processes"]
     told = f"{min(minutes)} to {max(minutes)}" if len(folders) > 1 else f"{minutes[0]}"
-    return f"{told} minutes on {max(1, cores)} core(s){' a network' if len(folders) > 1 else ''}"
+    return f"{told} minutes on {max(1, cores)} core(s){' per network' if len(folders) > 1 else ''}"
 
 
 def _share(share: dict[str, Any]) -> str:

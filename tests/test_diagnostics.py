@@ -257,7 +257,7 @@ def test_a_target_that_stands_still_is_told() -> None:
     steep = OneHotPotential(space, lambda onehot: 80 * (onehot[..., 1::2].sum(-1) - 5).abs())
     statistics = {"up": lambda values: values.sum(-1)}
     found = diagnose(run(steep, SystematicGibbs(space), 100, Recorder(statistics)))
-    assert any(text.startswith("the target stands still: up") for text in found.findings())
+    assert any(text.startswith("the target does not move: up") for text in found.findings())
     assert not found.mixing["up"][-1].mixed
 
 

@@ -26,6 +26,12 @@ def test_the_page_is_up_to_date(script: str) -> None:
     assert path.read_text(encoding="utf-8") == page(), f"run: python {script}"
 
 
+def test_every_setting_has_a_meaning() -> None:
+    rows = [row for row in settings_reference.page().splitlines() if row.startswith("| `")]
+    assert rows
+    assert not [row for row in rows if row.endswith("|  |")]
+
+
 def test_every_module_says_what_it_is_for() -> None:
     rows = module_table.module_table().splitlines()[2:]
     listed = {

@@ -53,7 +53,7 @@ def test_saying_a_thing_twice_or_denying_what_is_not_so_changes_nothing() -> Non
         ),
         (
             Literal("smokes", ("Park",)),
-            "Park in smokes.* is of sort place, but a person must",
+            "Park in smokes.* is of sort place, but must be of sort person",
         ),
         (
             Literal("smokes", ("Eve",)),
@@ -91,9 +91,7 @@ def test_a_symmetric_pair_contradicts_its_mirror_image() -> None:
 def test_denying_the_default_of_a_closed_world_is_a_contradiction() -> None:
     language = Language(Attribute("bond", ("a",), ("none", "single")))
     space = Space(language, {"a": ("X", "Y")})
-    with pytest.raises(
-        InputError, match=r"!bond\(Y, none\) denies what a closed world assumes"
-    ) as caught:
+    with pytest.raises(InputError, match=r"!bond\(Y, none\) denies .* closed world") as caught:
         from_atoms(space, [Literal("bond", ("X", "single")), Literal("bond", ("Y", "none"), False)])
     assert caught.value.index == 1
     told = [Literal("bond", ("X", "single")), Literal("bond", ("X", "none"), False)]

@@ -106,7 +106,7 @@ def write(target: Path, payload: Payload, step: int | None, version: str) -> Non
     """Write a directory beside `target` and put it in its place; to be called while `writing`."""
     if os.path.lexists(target) and not stat.S_ISDIR(target.lstat().st_mode):
         raise InputError(
-            "a file or link stands where a directory must be. Move it away.",
+            "a directory must be here, but there is a file or link. Move it away.",
             str(target),
             kind="exists",
         )

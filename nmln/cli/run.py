@@ -85,6 +85,7 @@ def run(
 def _performer(command: str) -> "Performer":
     """Stages on the command line: in several processes, with a line for each and a display."""
     from nmln.cli.sample import draw
+    from nmln.cli.train import start_training
     from nmln.runs import pipeline
     from nmln.runs.folder import RunFolder
 
@@ -99,12 +100,16 @@ def _performer(command: str) -> "Performer":
         def train(
             self, folder: Path, job: "JobSettings", source: "Source | None", count: int
         ) -> None:
-            common = {"folder": str(folder), "tensorboard": False}
             if RunFolder(folder).is_run:
-                perform("resume", count, folder, {**common, "data": None, "language": None})
+                again = {
+                    "folder": str(folder),
+                    "data": None,
+                    "language": None,
+                    "tensorboard": False,
+                }
+                perform("resume", count, folder, again)
             else:
-                config = job.config(count).to_dict()
-                perform("train", count, folder, {**common, "config": config})
+                start_training(folder, job.config(count), count, source=source)
 
         def draw(self, job: "SamplingJob", folder: Path, count: int) -> None:
             draw(job, folder, count, self.command)

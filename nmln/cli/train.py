@@ -1,5 +1,6 @@
 """`nmln train`: learn a model from worlds, and resume it."""
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,14 +13,17 @@ from nmln.cli.stages import perform
 from nmln.dropped import dropped_lines
 from nmln.errors import InputError
 from nmln.extras import require
+from nmln.signals import PRIVATE_FOLDER
 
 if TYPE_CHECKING:
     from nmln.config import Config
+    from nmln.runs.data import Source
     from nmln.runs.train import TrainingJob
     from nmln.training import Metrics
 
 _MOST_SEED = 2**63 - 1
 _LENGTHS = ("steps", "minutes")
+_DATA = "data.safetensors"  # in the folder of several processes: the data, parsed
 
 
 def train(
@@ -91,20 +95,47 @@ def train(
     folder = output or Path("runs") / Path(chosen.data.source).name.split(".")[0]
     if alone():
         _check_new(folder)
-    settings = {"folder": str(folder), "config": chosen.to_dict(), "tensorboard": tensorboard}
-    perform("train", _processes(chosen) if alone() else 1, folder, settings)
+    start_training(folder, chosen, _processes(chosen) if alone() else 1, tensorboard)
 
 
-def begin_training(folder: str, config: dict[str, Any], tensorboard: bool) -> None:
+def start_training(
+    folder: Path,
+    config: "Config",
+    processes: int,
+    tensorboard: bool = False,
+    source: "Source | None" = None,
+) -> None:
+    """Train a new run in this process or in several; `source` are its data, if they are parsed."""
+    settings = {"folder": str(folder), "config": config.to_dict(), "tensorboard": tensorboard}
+    if processes == 1:
+        begin_training(**settings, source=source)
+        return
+    from nmln.runs import data
+    from nmln.runs.kept import keep_source
+
+    parsed = source or data.load(config.data)  # once, for all processes
+
+    def attach(private: Path) -> None:
+        keep_source(private / _DATA, parsed)
+
+    perform("train", processes, folder, settings, attach=attach)
+
+
+def begin_training(
+    folder: str, config: dict[str, Any], tensorboard: bool, source: "Source | None" = None
+) -> None:
     """The stage of a new run: this process is all of it, or one of several."""
     from nmln.config import configure, override
     from nmln.distributed import join, leave
     from nmln.runs import train as training
+    from nmln.runs.kept import kept_source
 
+    if source is None and (private := os.environ.get(PRIVATE_FOLDER)):
+        source = kept_source(Path(private) / _DATA)
     ranks = join()
     try:
         chosen = override(configure(config), {"training.processes": ranks.count})
-        _train(training.begin(Path(folder), chosen, ranks), tensorboard)
+        _train(training.begin(Path(folder), chosen, ranks, source), tensorboard)
     finally:
         leave()
 

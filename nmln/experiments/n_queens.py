@@ -49,7 +49,7 @@ class Compared:
     difference: dict[str, Interval]  # noising less tempering, of runs with the same seed
 
     def about_n(self, n: int) -> bool:
-        """Whether both methods put n queens on a board, give or take half of one."""
+        """Whether both methods put n queens on a board, to within half a queen."""
         return all(abs(self.late[method]["queens"].value - n) <= 0.5 for method in METHODS)
 
     def decided_by(self, n: int) -> str:
@@ -83,7 +83,7 @@ def run(
 ) -> QueensOutcome:
     """Train and generate, then write results.json, curves.csv, the figure and the boards.
 
-    Every finished run is kept in output/runs; started again with the same settings, it is not repeated.
+    Every finished run is kept in output/runs and is not repeated with the same settings.
     """
     began = perf_counter()
     compared, searched = gather(settings, output / "runs", tick, processes)
@@ -146,7 +146,7 @@ def compare(settings: QueensSettings, kernel: str, runs: list[QueensRun]) -> Com
     )
 
 
-# What is written.
+# Files.
 
 
 def _results(
@@ -280,7 +280,7 @@ def _table(settings: QueensSettings, compared: tuple[Compared, ...]) -> Iterator
                 yield ",".join([one.kernel, name, str(sample), *numbers])
 
 
-# What is drawn.
+# Figures.
 
 
 def _paint(figure: "Figure", settings: QueensSettings, compared: tuple[Compared, ...]) -> None:

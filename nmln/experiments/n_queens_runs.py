@@ -187,7 +187,7 @@ class GeneratedBoards:
     levels: dict[str, list[float]]  # the same measures at each level, mean of the late samples
     swaps: list[float]  # mean probability of each pair of neighbours in the late samples
     distinct: int  # different solutions among the late samples
-    final: list[list[list[int]]]  # of each level some boards, as the squares where queens stand
+    final: list[list[list[int]]]  # of each level some boards, as the squares of their queens
     evaluations: int
     cpu_seconds: float
 
@@ -215,7 +215,7 @@ class QueensRun:
 
 
 def play(settings: QueensSettings, task: Task) -> QueensRun:
-    """Train a model and generate boards with it; the same task gives the same run, but for the times."""
+    """Train a model and generate boards with it; the same task gives the same boards."""
     began = time.process_time()
     space = board_space(settings.n)
     worlds = solved_boards(space, settings.most_solutions, Generator().manual_seed(settings.seed))
@@ -255,7 +255,7 @@ def _parameters(model: Model) -> dict[str, Tensor]:
 
 
 def generate(model: Model, settings: QueensSettings, seed: int) -> GeneratedBoards:
-    """Chains at all levels from uniformly random boards, with exchange; all methods start alike."""
+    """Chains at all levels with exchange, from random boards that are the same for all methods."""
     began = time.process_time()
     # `Model.sample` draws the same boards first from the same generator.
     levels_of_chains = model.method.chain_levels

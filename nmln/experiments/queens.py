@@ -12,7 +12,7 @@ from nmln.language import Language, predicate
 from nmln.space import Space
 
 Boards = Integer[Tensor, "*batch rows columns"]
-"""1 where a queen stands."""
+"""1 on a square with a queen, otherwise 0."""
 
 Placement = tuple[int, ...]
 """The column of the queen in every row."""
@@ -81,7 +81,7 @@ def queens(boards: Boards) -> Int64[Tensor, "*batch"]:
 
 
 def attacking_pairs(boards: Boards) -> Int64[Tensor, "*batch"]:
-    """The pairs of queens that share a row, a column or a diagonal, whether others stand between or not.
+    """The pairs of queens that share a row, a column or a diagonal, also with others between them.
 
     Two queens share at most one line, so the pairs of all lines are added up.
     """
@@ -98,7 +98,7 @@ def attacked(boards: Boards) -> Bool[Tensor, "*batch rows columns"]:
 
 
 def solved(boards: Boards) -> Bool[Tensor, "*batch"]:
-    """Whether n queens stand on an n x n board and none attacks another."""
+    """Whether an n x n board has n queens and none attacks another."""
     return (attacking_pairs(boards) == 0) & (queens(boards) == boards.shape[-1])
 
 

@@ -212,7 +212,7 @@ def track(
     return Track(seen, (swaps / ((late.stop - late.start) * settings.sweeps)).tolist())
 
 
-# What came out.
+# Results.
 
 
 def first_third(times: int) -> slice:

@@ -120,7 +120,7 @@ def log_density(settings: TwoPeaksSettings) -> Density:
 def trace(
     method: str, settings: TwoPeaksSettings, tick: Callable[[], None] = lambda: None
 ) -> Trace:
-    """The cells where the cold chains stand after every sweep."""
+    """The cells of the cold chains after every sweep."""
     values = tuple(map(str, range(settings.cells)))
     space = Space(Language(Attribute("cell", (), values)), {})
     table = log_density(settings)

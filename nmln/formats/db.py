@@ -1,7 +1,7 @@
 """Ground literals in text: `.db` (one per line, `!` for false) and `.nl` (`r(a, b).`).
 
 `//` starts a comment, and in `.db` a line `---` starts the next independent world. Names with other
-characters than letters, digits, `_`, `+` and `-` stand in double quotes.
+characters than letters, digits, `_`, `+` and `-` are written in double quotes.
 """
 
 import re

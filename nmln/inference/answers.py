@@ -65,7 +65,7 @@ class Answers:
         for answer in self.answers:
             if answer.text == text:
                 return answer
-        raise KeyError(f"{text!r} was not asked. There is {self.answers[0].text!r}, for example.")
+        raise KeyError(f"{text!r} was not asked. Available, for example: {self.answers[0].text!r}.")
 
     @property
     def exact(self) -> bool:

@@ -149,7 +149,7 @@ def sampled(
     scores = torch.as_tensor(recorder.recording().traces["score"])
     warned += lost_digits(size_of(scores), potential.dtype)
     if plan.chains == 1:
-        warned.append("a single chain cannot show what it has never seen. Take several.")
+        warned.append("a single chain cannot show that it has missed worlds. Take several.")
     return Answers(answers, how, tuple(warned), diagnostics=found)
 
 

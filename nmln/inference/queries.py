@@ -99,7 +99,7 @@ def _too_many(count: str) -> InputError:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between commas that stand neither in brackets nor in quotes."""
+    """The parts between commas that are neither in brackets nor in quotes."""
     parts, depth, start = [], 0, 0
     for match in re.finditer(rf"{STRING_PATTERN}|[(),]", text):
         if match[0] == "," and depth == 0:

@@ -1,1 +1,1 @@
-"""Kernels: moves at a fixed level that leave its distribution as it is."""
+"""Kernels: moves at a fixed level that leave its distribution unchanged."""

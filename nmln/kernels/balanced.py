@@ -33,11 +33,11 @@ class BalancedMetropolis:
     """Choose an attribute, one of the categories that its groups have now, a group that has it, each
     uniformly, and propose another allowed category; accept by Metropolis-Hastings.
 
-    In a sparse world nearly all groups are none, and a random one is nearly always a place where nothing
-    can be added. Here what is there is moved as often as what is not (the "tie, no tie" proposal of
-    Morris, Handcock and Hunter, 2008, for any number of categories). One score per move. On two-valued
-    groups it may keep the parity of the number of moves: let chains rest, or mix it with `Gibbs`. With
-    `attributes` only those are moved, and another kernel must move the others.
+    In a sparse world nearly all groups are none, and a change of a random group is nearly always
+    rejected. Here groups that are not none are chosen as often as groups that are (the "tie, no tie"
+    proposal of Morris, Handcock and Hunter, 2008, for any number of categories). One score per move.
+    On two-valued groups it may keep the parity of the number of moves: let chains rest, or mix it with
+    `Gibbs`. With `attributes` only those are moved, and another kernel must move the others.
     """
 
     space: Space

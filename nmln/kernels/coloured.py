@@ -31,7 +31,7 @@ class ColouredGibbs:
 
     No two groups of a class occur in one term of the potential, so that each has the same conditional
     distribution whatever the others of its class do. With a potential that looks only at the terms
-    concerned, a step costs little more than one look at every term. `of` finds the classes.
+    concerned, a step costs little more than one evaluation of every term. `of` finds the classes.
 
     Where `expects` is set, `Info.expected` has the conditional probabilities that were drawn from.
     """

@@ -1,8 +1,8 @@
 """Several models as one, whose score is the mean of theirs, and weights fitted to its networks.
 
 The potential of a model has its networks first, then the parts that are linear in their numbers
-(weights of formulas, the base term), then a beta for every part. In the combination the networks stand
-side by side, each with its share of the mean; of the linear parts the mean itself is taken.
+(weights of formulas, the base term), then a beta for every part. The combination has all networks
+side by side, each with its share of the mean, and the mean of the linear parts.
 """
 
 from collections.abc import Callable, Mapping, Sequence

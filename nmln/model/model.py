@@ -67,7 +67,7 @@ class Model:
         formulas: Sequence[WeightedFormula] = (),
         report: Report | None = None,
     ) -> "Model":
-        """Train a model on worlds, from beginning to end, in this process.
+        """Train a model on worlds, from start to end, in this process.
 
         A budget in minutes becomes a number of steps by a short pilot; the model's `config` has it.
 

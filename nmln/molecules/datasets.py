@@ -51,8 +51,8 @@ from nmln.molecules.smiles_files import (
 from nmln.space import Space
 
 __all__ = [
-    "BUILT_IN", "DIRECTORY", "SUFFIXES", "Description", "Dropped", "Known", "Molecules", "describe",
-    "is_source", "known", "load", "read_smiles", "split",
+    "BUILT_IN", "DIRECTORY", "SUFFIXES", "AvailableSet", "Description", "Dropped", "Molecules",
+    "describe", "is_source", "known", "load", "read_smiles", "split",
 ]  # fmt: skip
 
 BUILT_IN = ("pubchem-9", "pubchem-10")
@@ -115,8 +115,8 @@ class Description:
 
 
 @dataclass(frozen=True)
-class Known:
-    """The name of a set and its source."""
+class AvailableSet:
+    """The name of a set of molecules that can be read or fetched, and where it is."""
 
     name: str
     place: str
@@ -238,24 +238,30 @@ def split(
 
 
 def is_source(name: str | Path) -> bool:
-    """Whether this is named like a source of molecules, present or not."""
+    """Whether a name has the form of a source of molecules, whether or not the source exists."""
     text = str(name).lower()
     return text.endswith(SUFFIXES) or text in SOURCES or _NAME.fullmatch(text) is not None
 
 
-def known() -> list[Known]:
+def known() -> list[AvailableSet]:
     """The names that can be read now, each with the first source that has it, and those to fetch."""
-    found = [Known(name, "built in", "small molecules known to PubChem") for name in BUILT_IN]
+    found = [
+        AvailableSet(name, "built in", "small molecules known to PubChem") for name in BUILT_IN
+    ]
     if directory := os.environ.get(DIRECTORY):
         for prefix in ("", "unfiltered/"):
-            found += (Known(prefix + name, DIRECTORY) for name in _held(Path(directory) / prefix))
+            found += (
+                AvailableSet(prefix + name, DIRECTORY) for name in _held(Path(directory) / prefix)
+            )
     names = {one.name for one in found}
-    found += (Known(name, "cache") for name in _held(cache_folder(), SOURCES) if name not in names)
+    found += (
+        AvailableSet(name, "cache") for name in _held(cache_folder(), SOURCES) if name not in names
+    )
     for source in SOURCES.values():
         fetched = (cache_folder() / source.file).exists()
         note = f"{source.title}, {source.megabytes} MB; {source.licence}"
         place = "cache" if fetched else f"nmln data fetch {source.name}"
-        found.append(Known(f"{source.name}-SIZE", place, note))
+        found.append(AvailableSet(f"{source.name}-SIZE", place, note))
     return found
 
 
@@ -332,7 +338,7 @@ def _distinct(
             if isinstance(found, Refusal):
                 tally.add(number, found.reason, found.detail)
             elif found.smiles in first:
-                example = f"{found.smiles} stands in line {first[found.smiles]} already."
+                example = f"{found.smiles} is already in line {first[found.smiles]}."
                 tally.add(number, "duplicate", example)
             else:
                 first[found.smiles] = number

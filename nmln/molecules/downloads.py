@@ -353,7 +353,7 @@ def _download(
 def _flaw(path: Path, source: PublicSource, watch: Watch | None) -> str | None:
     """The reason why a file is not the whole table of a source; None if it is. Reads all of it."""
     column, size = source.column, path.stat().st_size
-    begins = f"it begins with {printable(_first_line(path), 60)!r}"
+    begins = f"it starts with {printable(_first_line(path), 60)!r}"
     flaws = {
         "gzip": "it is not a whole gzip file",
         "encoding": "it is not UTF-8 text",

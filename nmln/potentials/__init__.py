@@ -1,1 +1,1 @@
-"""Potentials: what turns worlds into unnormalised log-probabilities."""
+"""Potentials: functions from worlds to unnormalised log-probabilities."""

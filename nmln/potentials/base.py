@@ -210,7 +210,7 @@ class BasePotential(nn.Module, ABC):
             if not bool(parameter.isfinite().all())
         ]
         cause = (
-            f"the parameter {bad[0]} is not finite. Go back to the last good parameters, or take a "
+            f"the parameter {bad[0]} is not finite. Return to the last good parameters, or take a "
             "smaller step."
             if bad
             else "the parameters are all finite, so it is the function itself that fails here."

@@ -11,12 +11,12 @@ from nmln.types import Alternatives, Groups, Scores, Slopes, Values
 
 
 class BoundedPotential(BasePotential):
-    """Scores between -c and c: nearly the same where they are small, level where they are large.
+    """Scores between -c and c: nearly unchanged where they are small, flat where they are large.
 
-    A network may come to score worlds that no chain has visited for long by hundreds of nats, and data
-    corrupted into such a world would pull it up further. Near the bound little pulls, but never nothing:
-    the slope falls with the square of the score. That of a hyperbolic tangent falls exponentially, and
-    whole regions of worlds were seen to stick at the bound, with no gradient that leads back.
+    A network can come to give hundreds of nats to worlds that no chain has visited for long, and data
+    corrupted into such a world would raise it further. Near the bound the slope is small but never
+    zero: it falls with the square of the score. That of a hyperbolic tangent falls exponentially, and
+    whole regions of worlds were seen to stay at the bound, with no gradient that leads back.
     """
 
     def __init__(self, potential: BasePotential, bound: float) -> None:

@@ -99,7 +99,7 @@ class Factors:
     def _codes(
         self, worlds: Integer[Tensor, "worlds groups"], factors: Int64[Tensor, " some"] | slice
     ) -> Int64[Tensor, "worlds some"]:
-        """Where the truth of ground formulas stands in the tables, in every world."""
+        """The place of the truth of ground formulas in the tables, in every world."""
         device = worlds.device
         code = self.base[factors].to(device).expand(len(worlds), -1).clone()
         for place in range(self.groups.shape[1]):  # one column at a time: quicker than one sum

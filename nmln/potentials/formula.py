@@ -16,9 +16,9 @@ from nmln.potentials.registry import POTENTIALS, NamedPotential
 from nmln.space import Space
 from nmln.types import Changes, Scores, Slopes, Ties, Values
 
-LARGEST = 1e20  # of a weight: millions of groundings still stay far below what forbids
+LARGEST = 1e20  # of a weight: millions of groundings stay far below `_FORBIDDING`
 _SINGLE = 1e4  # a weight that float32 holds to a thousandth
-_FORBIDDING = 1e30  # a loss that no weight makes up for, and that can still be added
+_FORBIDDING = 1e30  # a cost that no weight can offset, and that can still be added
 
 
 class FormulaPotential(BasePotential):

@@ -149,7 +149,7 @@ class GraphPotential(BasePotential):
         return scores
 
     def _score_together(self, worlds: Integer[Tensor, "one worlds groups"]) -> Scores:
-        """All levels, one after the other, as one batch: operations on few worlds cost their number."""
+        """All levels as one batch: on few worlds, the number of operations determines the cost."""
         weights, room = Weights(*self._stacks()), self._workspace(worlds.shape[1], 1)
         ((_, _, graphs),) = self.wiring.batches(worlds, worlds.shape[1], compact=False)
         pools = self._pass_messages(weights, graphs, room)
@@ -182,7 +182,7 @@ class GraphPotential(BasePotential):
         return self._views[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is only kept for speed."""
+        """The state to pickle or copy, without the buffers that only serve speed."""
         return {**self.__dict__, "_rooms": {}, "_views": None}
 
     def _one_hot(self, worlds: Integer[Tensor, "worlds groups"]) -> Float[Tensor, "worlds entries"]:

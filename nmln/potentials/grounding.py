@@ -93,7 +93,7 @@ class Grounding:
         return sizes + [size for part in parts(formula) for size in self._bound_sizes(part)]
 
     def _deepest(self, formula: Formula) -> int:
-        """The quantified variables multiply where they are nested, not where they stand side by side."""
+        """The quantified variables multiply where they are nested, not where they are side by side."""
         own = formula.variables if isinstance(formula, Exists | ForAll) else ()
         sizes = prod(len(self._constants(variable.sort)) for variable in own)
         return sizes * max((self._deepest(part) for part in parts(formula)), default=1)
@@ -119,7 +119,7 @@ class Grounding:
                 return _Node(type(formula), inside)
 
     def _positions(self, term: Term, scope: dict[str, int]) -> Int64[Tensor, "*axes"]:
-        """Where a term stands in its sort, along the axis of its variable."""
+        """The position of a term in its sort, along the axis of its variable."""
         constants = self._constants(term.sort)
         shape = [1] * (len(self.sizes) + len(self.bound))
         if isinstance(term, Constant):

@@ -56,7 +56,7 @@ class ImagePotential(NeuralPotential):
         self.name = attribute.name
         self.shown = [c for c in range(len(attribute.categories)) if c != attribute.null]
         inputs = [len(self.shown)] + [channels] * (layers - 1)
-        # Level-major, so that training clips the gradient of every level for itself.
+        # Level-major, so that training clips the gradient of every level by itself.
         self.filters = nn.ParameterList(
             uniform_weights((levels, channels, size, 3, 3), 9 * size, rng, 2**0.5)
             for size in inputs

@@ -16,14 +16,14 @@ _ROWS = 2**20  # places of adjacency that are looked at together
 
 
 class PiecesPotential(BasePotential):
-    """-10 w (pieces - 1), with a learned w for every level: what each further piece of a world costs.
+    """-10 w (pieces - 1), with a learned w for every level: the cost of each further piece.
 
-    Nodes are the constants of all sorts; two are linked where a binary attribute says anything but none
-    or false of them, in either order. Attributes that cannot say so, or are of more than two constants,
-    link nothing. The connected components of this graph are its pieces. A node that hears only its
-    neighbours cannot distinguish two rings from one large ring, so that a graph potential
-    alone leaves such worlds too probable. Scores take time in proportion to the cube of the nodes,
-    slopes a few times as long.
+    Nodes are the constants of all sorts; two are linked where a binary attribute is anything but none
+    or false for them, in either order. Attributes without a category none or false, and those of more
+    than two constants, link nothing. The connected components of this graph are its pieces. A node
+    that hears only its neighbours cannot distinguish two rings from one large ring, so that a graph
+    potential alone leaves such worlds too probable. Scores take time in proportion to the cube of the
+    nodes, slopes a few times as long.
     """
 
     def __init__(self, space: Space, levels: int) -> None:

@@ -11,7 +11,7 @@ from nmln.registry import Registry
 from nmln.space import Space
 
 NetworkBuilder = Callable[[Space, int, ModelConfig, Generator], BasePotential]
-"""Makes a network for so many levels as the settings say, with weights drawn from a generator."""
+"""Makes a network of the given number of levels, with weights drawn from a generator."""
 
 
 def fewest_parameters(space: Space, model: ModelConfig) -> int:

@@ -89,8 +89,8 @@ class _Sources(NamedTuple):
 class _Places(NamedTuple):
     """Tables between the entries and the dense adjacency."""
 
-    entry_at: Tensor  # the entry at each place; two more stand for zero and one
-    entries: Tensor  # those that stand somewhere
+    entry_at: Tensor  # the entry at each place; two more are zero and one
+    entries: Tensor  # those that have a place
     one: Tensor  # their first place in the gradient
     two: Tensor  # their second, or the first again
     share: Tensor  # one, or one half where the two are the same
@@ -107,7 +107,7 @@ class _Direction:
 
 
 def number_nodes(space: Space) -> tuple[dict[str, int], int]:
-    """All constants numbered through: where those of each sort begin, and how many there are."""
+    """All constants numbered through: where those of each sort start, and how many there are."""
     first, nodes = {}, 0
     for sort, names in space.domain.items():
         first[sort] = nodes
@@ -334,7 +334,7 @@ class Wiring(nn.Module):
     def _sources(
         self, at: Tensor, code: Tensor, levels: int, chains: int, size: int, cells: Tensor
     ) -> "_Sources":
-        """Batch, relation and node of what stands in each filled cell."""
+        """Batch, relation and node of each filled cell."""
         base = self._base(levels, chains, size).index_select(0, at)
         source = cells.index_select(0, at.remainder(max(1, len(cells))))
         low = 2**32 - 1
@@ -372,7 +372,7 @@ class Wiring(nn.Module):
             return self._find_places()
 
     def _find_places(self) -> "_Places":
-        """Which entry stands at each place of the adjacency, and at which two places each entry."""
+        """The entry at each place of the adjacency, and the two places of each entry."""
         group, heard, start = self.cell_group.cpu(), self.cell_heard.cpu(), self.cell_start.cpu()
         entries = self.space.entries
         sizes = self.space.sizes[group]
@@ -413,7 +413,7 @@ class Wiring(nn.Module):
     ) -> None:
         """Write the gradient by A, laid out as (u, r, v), into the slopes.
 
-        An entry stands at two places, or (a symmetric pair with itself) at one, taken twice by half.
+        An entry has two places, or (a symmetric pair with itself) one, which counts twice by half.
         """
         _, entries, one, two, share = (table.to(slopes.device) for table in self._places)
         both = gradient.index_select(1, one)

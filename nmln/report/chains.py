@@ -22,7 +22,7 @@ def chains_html(findings: Sequence[str], judged: Mapping[str, Any], names: Seque
     verdict = (
         page.bad(map(_sentence, findings))
         if findings
-        else page.good("Nothing to complain about: chains mix and walkers travel.")
+        else page.good("No problem was found: chains mix and walkers travel.")
     )
     facts = [
         ("chains", f"{judged['chains']} replicas of {judged['levels']} levels"),

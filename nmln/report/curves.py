@@ -71,7 +71,7 @@ _TITLES = {
     "score": "Score of the data",
     "held_out": "Log-likelihood of held-out worlds, in nats",
     "log_z": "log Z",
-    "moves": "Moves in a sweep",
+    "moves": "Moves per sweep",
     "learning_rate": "Learning rate",
     "effective_share": "Share of chains that count, by their weights",
 }

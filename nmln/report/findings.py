@@ -69,7 +69,9 @@ def _acceptance(curve: Curve, levels: Levels) -> list[Finding]:
     if target == target:
         text = f"The chains at the target ({names[-1]}) accept {_percent(target)} of moves"
         found.append(
-            Finding(f"{text}: they hardly move. Take more moves a step or a smaller step.", True)
+            Finding(
+                f"{text}: they hardly move. Take more moves per step or a smaller step size.", True
+            )
             if target < STILL
             else Finding(f"{text}.")
         )
@@ -97,7 +99,7 @@ def _gap(curve: Curve, levels: Levels) -> list[Finding]:
             found.append(
                 Finding(
                     f"The gap at {name} drifts away from 0, from {drift[0]:+.2f} to {drift[1]:+.2f} "
-                    "nats over the second half. Take a smaller learning rate or more moves a step.",
+                    "nats over the second half. Take a smaller learning rate or more moves per step.",
                     True,
                 )
             )

@@ -197,8 +197,8 @@ def levels_html(levels: Sequence[LevelEvaluation]) -> Html:
         "Unique: different ones, of the valid. In training or test set: of the valid, repeats included. "
         "Intervals are at 95 % and over chains, which are independent of each other, while samples of "
         "one chain are not. Shares: Wilson's, for as many draws as the spread between chains is worth. "
-        "Recall: the jackknife over groups of chains. They compare levels on this test set, and know "
-        "nothing of chains that have not arrived yet: see Chains."
+        "Recall: the jackknife over groups of chains. They compare levels on this test set, and do "
+        "not cover chains that have not converged yet: see Chains."
     )
     return page.joined(_level_table(levels), page.panels(paints), _note(note))
 
@@ -316,7 +316,7 @@ def recall_html(levels: Sequence[LevelEvaluation], known: int) -> Html:
     ]
     said = page.paragraph(
         "Rank the different valid molecules by how often they came: how many of the first t are known? "
-        "Those of equal count stand in no order and count at their expected value."
+        "Those of equal count have no order and count at their expected value."
     )
     return page.joined(said, _legend(entries), page.panels(paints))
 

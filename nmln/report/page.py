@@ -69,12 +69,12 @@ def code(text: str) -> Html:
 
 
 def good(text: str) -> Html:
-    """A box that says that all is well."""
+    """A box that reports no problem."""
     return Html(f"<p class='good'>{markup(text)}</p>")
 
 
 def bad(texts: Iterable[str]) -> Html:
-    """A box with what is wrong."""
+    """A box that reports problems."""
     return Html(f"<ul class='bad'>{_items(texts)}</ul>")
 
 

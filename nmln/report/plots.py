@@ -116,7 +116,7 @@ def plot_effective_sizes(axes: "Axes", found: Diagnostics) -> None:
     if any(size > 0 for levels in found.mixing.values() for size in (levels[0].ess,)):
         axes.set_yscale("log")
     _mark_levels(axes, found)
-    axes.set_title(f"Effective samples a second (hollow: R-hat ≥ {GOOD_RHAT})")
+    axes.set_title(f"Effective samples per second (hollow: R-hat ≥ {GOOD_RHAT})")
     axes.legend()
 
 
@@ -134,7 +134,7 @@ def plot_hops(axes: "Axes", found: Diagnostics) -> None:
     """The number of changes of worlds per second at every level."""
     axes.bar(range(found.levels), found.hops_per_second, color=_GOOD, width=0.7)
     _mark_levels(axes, found)
-    axes.set_title("Hops a second")
+    axes.set_title("Hops per second")
 
 
 def level_names(found: Diagnostics) -> list[str]:

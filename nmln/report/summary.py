@@ -47,7 +47,7 @@ def summary_sections(found: Diagnostics) -> list[Section]:
     verdict = (
         page.bad(complaints)
         if complaints
-        else page.good("Nothing to complain about: chains mix and walkers travel.")
+        else page.good("No problem was found: chains mix and walkers travel.")
     )
     shown = [partial(_draw, plot, found) for plot in _chosen(found)]
     return [

@@ -112,7 +112,7 @@ class Performer:
         if RunFolder(folder).is_run:
             training.run(training.resume(folder))
         else:
-            training.run(training.begin(folder, job.config()))
+            training.run(training.begin(folder, job.config(), source=source))
 
     def draw(self, job: stream.SamplingJob, folder: Path, count: int) -> None:
         """Draw all samples; `count` is of processes."""

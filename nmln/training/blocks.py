@@ -1,7 +1,7 @@
 """Fixed blocks of replicas and data, each with random streams of its own.
 
 Which process works on a block does not matter: a block's numbers depend on its place among the blocks
-only, and what the blocks found is added up in their order.
+only, and their results are added up in the order of the blocks.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ from nmln.types import Values
 
 @dataclass(frozen=True)
 class BlockPlace:
-    """ReplicaBlock `number` of `count`."""
+    """The place of a block among all: `number` of `count`."""
 
     number: int
     count: int

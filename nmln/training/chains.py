@@ -1,4 +1,4 @@
-"""The persistent chains of the negative phase: they follow a model that changes under them."""
+"""The persistent chains of the negative phase, which follow a model that changes."""
 
 from math import ceil, log
 from typing import Any, NamedTuple

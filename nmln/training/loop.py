@@ -11,13 +11,13 @@ from nmln.training.trainer import Metrics, Trainer
 
 
 class DivergenceError(InputError):
-    """Training that went wrong too often; the message says how."""
+    """Training diverged too often; the message says how."""
 
 
 class Return(NamedTuple):
     """A return to the last good state, and why."""
 
-    at: int  # the step that went wrong
+    at: int  # the step that diverged
     to: int
     reason: str
 
@@ -30,10 +30,10 @@ def train(
 ) -> Iterator[Metrics | Return]:
     """Train up to the configured number of steps, giving the metrics of every step.
 
-    Every `good_every` steps a state that looks healthy is kept in memory. When a run diverges it goes
-    back there with half the learning rate, gives a `Return` that says why, and after the configured
-    number of `retries` ends with a `DivergenceError`. A caller that saves the run passes its own guard
-    and saves it too: then a resumed run goes back when and where the uninterrupted one does.
+    Every `good_every` steps a state that looks healthy is kept in memory. A run that diverges
+    returns there with half the learning rate and yields a `Return` that says why; after the configured
+    number of `retries` it ends with a `DivergenceError`. A caller that saves the run passes its own
+    guard and saves it too: then a resumed run returns when and where the uninterrupted one does.
     """
     guard = guard or Guard.of(trainer)
     while trainer.step_number < trainer.config.training.steps:
@@ -58,7 +58,7 @@ class Guard:
     good: dict[str, Any]  # the trainer's last state that looked healthy
     widest_gap: float
     reasons: list[str] = field(default_factory=list)  # of all returns so far
-    frozen: int = 0  # for how many steps the chains have stood still
+    frozen: int = 0  # for how many steps the chains have not moved
     apart: int = 0  # for how many steps data and chains have been far from each other
 
     @staticmethod
@@ -68,12 +68,12 @@ class Guard:
         return Guard(deepcopy(trainer.tree()), 2.0 * trainer.space.groups)
 
     def look(self, metrics: Metrics) -> str | None:
-        """The reason to go back, if there is one."""
+        """The reason to return to the last good state, if there is one."""
         numbers = (*metrics.gap, *metrics.gradient, *metrics.score)
         if any(number != number or abs(number) == float("inf") for number in numbers):
             return "a gradient or score is not finite"
-        # Where a constraint is deterministic no single move helps, and swaps bring new worlds: chains
-        # are frozen only if nothing comes in, and they are not where the data are.
+        # Under a deterministic constraint no single move is accepted, and new worlds come by swaps:
+        # chains are frozen only if no world is swapped in, and if they are away from the data.
         asked = metrics.moves > 0
         still = (
             asked and metrics.moved[-1] == 0 and not any(swap > 0.01 for swap in metrics.swaps[-1:])
@@ -81,7 +81,9 @@ class Guard:
         self.frozen = self.frozen + 1 if still and abs(metrics.gap[-1]) > 1 else 0
         self.apart = self.apart + 1 if abs(metrics.gap[-1]) > self.widest_gap else 0
         if self.frozen >= 100:
-            return "for 100 steps the chains at the target have stood still, away from the data"
+            return (
+                "for 100 steps the chains at the target have not moved, and are away from the data"
+            )
         if self.apart >= 20:
             return f"data and chains are {metrics.gap[-1]:.0f} apart at the target"
         return None
@@ -96,7 +98,7 @@ class Guard:
         self.reasons.append(reason)
         if len(self.reasons) > trainer.config.training.retries:
             raise DivergenceError(
-                f"training diverged {len(self.reasons)} times, each time after going back with half "
+                f"training diverged {len(self.reasons)} times, each time after a return with half "
                 f"the learning rate ({'; '.join(self.reasons)}). Take a smaller learning rate, more "
                 "moves per step (chains.moves), an energy penalty (optimiser.energy_penalty) or a "
                 "smaller network.",

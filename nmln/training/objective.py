@@ -1,4 +1,4 @@
-"""The gradient of the likelihood: data pull the score up, the model's own worlds pull it down."""
+"""The gradient of the likelihood: data raise the score, worlds of the model's chains lower it."""
 
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ def accumulate_gradient(
     `penalty` times the mean squared score of both keeps energies from growing without bounds.
     `spread` is a number of nats: data farther than that above the mean of their level are pulled down,
     as strongly as the likelihood pulls up when they are twice as far. Kinds of worlds that chains hardly
-    find would otherwise be raised above the others without end, since nothing there pulls them down.
+    find would otherwise be raised above the others without limit, because no chain there lowers them.
     Each level has parameters of its own, so that the sum over levels trains each on its own.
     """
     data, chains = positive.shape[1], negative.shape[1]
@@ -50,7 +50,7 @@ def accumulate_gradient(
     if penalty:
         loss = loss + penalty * (above.square().mean(1) + below.square().mean(1)).sum()
     if spread:
-        # From the mean itself, not from a fixed number: nothing may pull at all of them together.
+        # From the mean, not from a fixed number, so that the scores are not all pulled down together.
         away = above - up[:, None] - spread
         loss = loss + (away.relu().square().mean(1) / (2 * spread)).sum()
     loss.backward()

@@ -21,6 +21,6 @@ def steps_in(minutes: float, trainer: Trainer) -> int:
         trainer.step()
         times.append(time.perf_counter() - start)
     trainer.restore(before)
-    # The median: a short load from elsewhere says nothing about the minutes to come.
+    # The median, because a short load from other programs must not distort the estimate.
     each = trainer.ranks.total(round(1e9 * median(times))) / trainer.ranks.count / 1e9
     return max(1, round(60 * minutes / each))

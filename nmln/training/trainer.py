@@ -186,7 +186,7 @@ class Trainer:
     def _shared(self, work: Callable[[], Part]) -> Part:
         """Do a part of a step, and fail on all processes when a score fails on one.
 
-        Otherwise the others would wait for an average that never comes.
+        Otherwise the other processes would wait for ever for an average.
         """
         done, failure = None, None
         try:

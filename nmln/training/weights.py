@@ -39,8 +39,9 @@ _FORGET = 0.1  # how much of the old curvature gives way to the new at every upd
 class Learned:
     """Formulas with learned weights, templates written out, and the standard error of each weight.
 
-    `errors` come from the curvature of the likelihood and, where the model was sampled, from the noise
-    of that. `exact` says that the model was enumerated. `warnings` name weights that data leave open.
+    `errors` come from the curvature of the likelihood and, where the model was sampled, from the
+    sampling noise. `exact` says that the model was enumerated. `warnings` name weights that the data
+    leave open.
     """
 
     formulas: tuple[WeightedFormula, ...]
@@ -228,7 +229,7 @@ def _counts_at_target(model: FormulaPotential, values: Values) -> Counts:
 
 
 def _newton(curvature: Matrix, precision: float, gradient: Weights) -> Weights:
-    """Newton's step, never longer than makes sense where the curvature is a poor guide."""
+    """Newton's step, shortened where the curvature is a poor guide."""
     ridge = torch.eye(len(gradient), dtype=torch.float64) * (precision + 1e-12)
     step = torch.linalg.solve(curvature + ridge, gradient)
     return step * min(1.0, _LONGEST_STEP / max(float(step.abs().max()), 1e-300))

@@ -101,7 +101,7 @@ def test_bad_lines_are_dropped_with_reason_and_line_number(tmp_path: Path) -> No
     assert molecules.dropped[0].reason == "not SMILES"
     assert "first in line 2: 'C1CC' cannot be read" in str(molecules.dropped[0])
     duplicate = next(drop for drop in molecules.dropped if drop.reason == "duplicate")
-    assert duplicate.example == "CCO stands in line 1 already."
+    assert duplicate.example == "CCO is already in line 1."
 
 
 def test_worlds_are_in_the_order_of_the_file_and_decode_to_their_smiles(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_fragments_are_not_bonded_to_each_other() -> None:
         ("C*.O", "fragment 2 of the scaffold"),
         ("C=*", "the bond that takes its place can be of any order"),
         ("C*C", "it only marks the one atom before it"),
-        ("*", "stands alone"),
+        ("*", "alone"),
         ("**", r"marks another '\*'"),
         ("[13CH3]*", "an isotope"),
         ("C->[Zn]", "a bond of the kind DATIVE"),

@@ -127,7 +127,7 @@ def test_chains_are_told_in_words_and_pictures() -> None:
     assert html.count("<svg") == 2
     assert "effective size of the score at the target 320" in text_of(html)
     assert "R-hat" not in text_of(html), "it is not known at the target"
-    assert "Nothing to complain" in chains_html([], JUDGED, ["0.1", "0.01"])
+    assert "No problem" in chains_html([], JUDGED, ["0.1", "0.01"])
     assert "too few sweeps" in chains_html([], {}, [])
 
 

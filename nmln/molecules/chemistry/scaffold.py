@@ -90,7 +90,7 @@ def _attachments(molecule: "Chem.Mol", text: str) -> set[int]:
         bonds = atom.GetBonds()
         if len(bonds) != 1 or bonds[0].GetBondType() != Chem.BondType.SINGLE:
             raise InputError(
-                f"in the scaffold {text} a '*' stands alone, in a chain, in a ring or behind a double "
+                f"in the scaffold {text} a '*' is alone, in a chain, in a ring or behind a double "
                 "bond, but it only marks the one atom before it. Write it like CC(*)O; the bond that "
                 "takes its place can be of any order.",
                 token="*",

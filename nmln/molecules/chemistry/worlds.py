@@ -302,7 +302,7 @@ def _explain_failure(smiles: str) -> Refusal:
     problems = [problem.Message() for problem in Chem.DetectChemistryProblems(raw)]
     return Refusal(
         "impossible by its valences",
-        f"{smiles} is no possible molecule: {'; '.join(problems) or 'RDKit refuses it'}.",
+        f"{smiles} is not a possible molecule: {'; '.join(problems) or 'RDKit refuses it'}.",
     )
 
 
