@@ -40,6 +40,7 @@ from nmln.molecules.chemistry import Molecule, parse_all
 from nmln.runs import data as sources
 from nmln.runs import sample as sampling
 from nmln.runs import sample_rows, stream
+from nmln.runs.specification import THIN
 
 CHAINS = 100
 
@@ -259,7 +260,7 @@ def main() -> None:
     parser.add_argument("--rate-samples", type=int, default=5_000, help="of each model, for rates")
     parser.add_argument("--burn-in", type=int, default=300, help="sweeps before the first sample")
     parser.add_argument(
-        "--thin", type=int, default=sampling.THIN, help="sweeps between two samples"
+        "--thin", type=int, default=THIN, help="sweeps between two samples"
     )
     parser.add_argument("--lstm", type=Path, help="an LSTM that was kept, instead of training one")
     parser.add_argument(
