@@ -181,7 +181,7 @@ def test_weights_are_learned_and_written(here: Path) -> None:
     )
     done = run("learn", "-i", "model.mln", "-t", "train.db", "-o", "learned.mln")
     assert done.exit_code == 0, done.exception
-    assert "every world enumerated, log-likelihood -" in done.output
+    assert "enumerated, log-likelihood -" in done.output
     program = read_mln("learned.mln")
     weights = [one.weight for one in program.formulas if not one.hard]
     assert len(weights) == 2
@@ -189,7 +189,7 @@ def test_weights_are_learned_and_written(here: Path) -> None:
     assert sum(one.hard for one in program.formulas) == 1
     assert "Cancer(Anna): 0." in run("infer", "-i", "learned.mln", "-q", "Cancer").output
     sampled = run("learn", "-i", "model.mln", "-t", "train.db", "--sample", "--updates", "10")
-    assert "sampled by chains" in sampled.output
+    assert "chains" in sampled.output
     assert (here / "model-learned.mln").exists()
 
 

@@ -198,7 +198,7 @@ def test_minutes_and_steps_are_not_both_given() -> None:
     assert pipeline.JobSettings(minutes=2).config().training.minutes == 2
     steps = pipeline.JobSettings(changes={"training.steps": 5})
     assert steps.config().training.minutes is None
-    with pytest.raises(InputError, match="both say how long"):
+    with pytest.raises(InputError, match="steps"):
         pipeline.JobSettings(minutes=2, changes={"training.steps": 5}).config()
 
 

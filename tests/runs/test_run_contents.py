@@ -225,7 +225,7 @@ def test_a_main_job_goes_on_with_data_that_have_moved(
     assert pipeline.begin(folder, small(now)).data == str(now.resolve())
     assert training.resume(folder).config.data.source == str(now.resolve())
     shutil.copy(now, data)
-    with pytest.raises(InputError, match="a job with other settings was begun"):
+    with pytest.raises(InputError, match="other settings"):
         pipeline.begin(folder, small(data))
 
 
@@ -235,11 +235,11 @@ def test_a_main_job_goes_on_with_data_that_have_moved(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--minutes", "1", "--steps", "3"), "--minutes and --steps both say how long to train"),
-        (("--minutes", "1", "--set", "training.steps=3"), "both say how long to train"),
+        (("--minutes", "1", "--steps", "3"), "--minutes and --steps"),
+        (("--minutes", "1", "--set", "training.steps=3"), "--minutes and --steps"),
         (("--set", "training.seed=-1"), "training.seed must be between 0"),
         (("--set", "model.seed=9223372036854775808"), "model.seed must be between 0"),
-        (("--data", "x"), "--data is for --resume"),
+        (("--data", "x"), "--resume"),
     ],
 )
 def test_flags_that_contradict_are_refused(
