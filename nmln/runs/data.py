@@ -31,7 +31,7 @@ Kind = Literal["molecules", "db", "graphs"]
 
 @dataclass(frozen=True)
 class Source:
-    """Worlds over one domain, split into those to learn from and those kept apart."""
+    """Worlds over one domain, split into training and held-out worlds."""
 
     kind: Kind
     space: Space
@@ -44,13 +44,13 @@ class Source:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the worlds, in their order, and of what they mean."""
+        """A hash of the worlds, in their order, and of their language and domain."""
         meaning = str(Program(self.space.language, dict(self.space.domain)))
         return sha256(meaning.encode() + self.worlds.contiguous().numpy().tobytes()).hexdigest()
 
 
 def load(config: DataConfig) -> Source:
-    """Read what a configuration names, whatever its format."""
+    """Read the data that a configuration names, in any supported format."""
     path = Path(config.source)
     kind = kind_of(config.source)
     formulas: tuple[WeightedFormula, ...] = ()
@@ -75,8 +75,8 @@ def load(config: DataConfig) -> Source:
         raise InputError("there are no worlds in it.", config.source, kind="missing")
     if not bool((space.sizes > 1).any()):
         raise InputError(
-            "only one world is possible here, so that there is nothing to learn. Give data in which "
-            "something can differ.",
+            "only one world is possible here, so there is nothing to learn. Give data with more than "
+            "one possible world.",
             config.source,
             kind="missing",
         )
@@ -142,10 +142,7 @@ def read_graphs(path: Path) -> list[nx.Graph]:
 
 
 class Quality:
-    """A number that says how good worlds of a kind are: the share of valid molecules.
-
-    Other kinds have none; then there is nothing to tell.
-    """
+    """A measure of the quality of worlds: the share of valid molecules; empty for other kinds."""
 
     def __init__(self, decoder: Decoder | None, known: frozenset[str] = frozenset()) -> None:
         self.decoder, self.known = decoder, known
@@ -166,23 +163,23 @@ class Quality:
 
 
 def pick(worlds: Tensor, indices: Tensor) -> Tensor:
-    """The worlds at some places."""
+    """The worlds at some positions."""
     return worlds.index_select(0, torch.as_tensor(indices))
 
 
-# What is in files.
+# The content of data files.
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What data files hold."""
+    """The content of data files."""
 
     space: Space
     worlds: Worlds
     formulas: int
 
     def true_atoms(self, attribute: Attribute) -> list[int]:
-        """How many tuples of an attribute are neither false nor none, in every world."""
+        """The number of tuples of an attribute that are neither false nor none, per world."""
         block = self.space.block(attribute.name)
         if attribute.null is None:
             return [block.count] * len(self.worlds)
@@ -206,13 +203,13 @@ def inspect(paths: Sequence[Path]) -> Contents:
     if by_kind[".tsv"]:
         if len(by_kind[".tsv"]) < len(paths):
             raise InputError(
-                "triples (.tsv) carry their own language. Give them without other files."
+                "triples (.tsv) must be given without other files: they have their own language."
             )
         space, worlds = read_triples(*by_kind[".tsv"])
         return Contents(space, worlds, 0)
     if len(by_kind[".mln"]) > 1:
         raise InputError(
-            f"one language at a time, but {len(by_kind['.mln'])} .mln files are given."
+            f"one language at a time: at most one .mln file is allowed, got {len(by_kind['.mln'])}."
         )
     program = read_mln(by_kind[".mln"][0]) if by_kind[".mln"] else None
     facts = [world for path in paths if path.suffix.lower() != ".mln" for world in read_facts(path)]

@@ -177,7 +177,7 @@ def test_a_run_that_was_asked_to_stop_has_a_model_and_can_go_on(
     assert json.loads((run / "training.json").read_text())["interrupted"]
     assert knowledge.load(run).settings["epochs"] == 12
     assert nmln_kb("rank", str(run)).exit_code == 0
-    with pytest.raises(InputError, match=rf"not come to its end.*--resume {run}"):
+    with pytest.raises(InputError, match=rf"unfinished.*--resume {run}"):
         train(undisturbed / "camps", run)
 
     done = resume(run)

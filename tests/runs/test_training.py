@@ -82,7 +82,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(people: Path) -> None:
 
 def test_a_folder_that_holds_a_run_is_not_begun_again(people: Path) -> None:
     folder = whole_run(people)
-    with pytest.raises(InputError, match="there is a run in this folder already"):
+    with pytest.raises(InputError, match="already holds a run"):
         training.begin(folder, settings(people))
     with pytest.raises(InputError, match="there is no run in this folder"):
         training.resume(people.parent / "nowhere")

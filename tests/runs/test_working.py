@@ -109,9 +109,7 @@ def test_what_was_drawn_stays_when_its_marker_is_lost(run: Path) -> None:
         lambda: stream.resume(job.folder, job.model),
         lambda: stream.attend(job.place, job.model),
     ):
-        with pytest.raises(
-            InputError, match=r"settings\.json: .*it is missing, but what was drawn"
-        ):
+        with pytest.raises(InputError, match=r"settings\.json: .*it is missing"):
             go_on()
     assert listing(job.folder) == before
     assert begin(run, "out", **TINY, overwrite=True).sweeps_done(0) == 0
