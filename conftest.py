@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jaxtyping import install_import_hook
+from jaxtyping import config, install_import_hook
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
@@ -15,7 +15,18 @@ install_import_hook("nmln", "tests.typechecking.checked")
 
 
 @pytest.fixture(scope="module")
-def in_a_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def unchecked() -> Iterator[None]:
+    """Tests of many small steps that leave shapes unchecked, which takes a third of their time.
+
+    What they call is called with checks by the other tests of the same room.
+    """
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="module")
+def in_a_folder(tmp_path_factory: pytest.TempPathFactory, unchecked: None) -> Iterator[Path]:
     """The examples of a page share a folder of their own."""
     before = os.getcwd()
     folder = tmp_path_factory.mktemp("examples")

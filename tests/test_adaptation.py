@@ -22,6 +22,8 @@ from nmln.sampler import sample
 from nmln.space import Space
 from nmln.types import Info
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 SPACE = Space(Language(predicate("p", "a")), {"a": 8})
 
 

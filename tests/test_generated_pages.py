@@ -10,6 +10,8 @@ import pytest
 from scripts import cli_reference, module_table, notebooks, settings_reference
 from tests.core_only import ROOT
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 PAGES = {
     "scripts/cli_reference.py": (cli_reference.PAGE, cli_reference.page),
     "scripts/settings_reference.py": (settings_reference.PAGE, settings_reference.page),

@@ -14,6 +14,8 @@ from nmln.errors import InputError
 from nmln.formats.db import read_db
 from nmln.formats.mln import read_mln
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 MODEL = """
 person = {Anna, Bob, Carl}
 Smokes(person)

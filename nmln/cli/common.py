@@ -5,8 +5,9 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,8 +59,6 @@ def examples(*commands: str) -> str:
 class Verb(TyperCommand):
     """A command whose help leaves out `--no-x` where that is the default, to save a wide column."""
 
-    context_class = typer.Context
-
     def format_help(self, ctx: Any, formatter: Any) -> None:
         for one in self.params:
             if one.default is False:
@@ -67,12 +66,10 @@ class Verb(TyperCommand):
         super().format_help(ctx, formatter)
 
 
-def refuse_unused(context: typer.Context, names: Sequence[str], reason: str) -> None:
-    """Refuse options that stand on the command line but would have no effect."""
-    for one in context.command.params:
-        source = context.get_parameter_source(one.name or "")
-        if one.name in names and source is not None and source.name == "COMMANDLINE":
-            flag = "/".join((*one.opts, *one.secondary_opts))
+def refuse_unused(given: set[str], flags: Mapping[str, str], reason: str) -> None:
+    """Refuse given options that would have no effect; `flags` maps parameters to their flags."""
+    for name, flag in flags.items():
+        if name in given:
             raise InputError(f"{flag} {reason}", token=flag, kind="conflict")
 
 
@@ -124,6 +121,12 @@ def warn(message: Warning | str, *_: object, **__: object) -> None:
     if _first_to_say(str(message)):
         typer.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
         typer.echo(str(message), err=True)
+
+
+def changed_options(command: Callable[..., None], values: Mapping[str, Any]) -> set[str]:
+    """The names of a command's parameters whose values are not their defaults."""
+    known = signature(command).parameters
+    return {name for name in known if values[name] != known[name].default}
 
 
 def check_output(path: Path, overwrite: bool, inputs: Sequence[Path | None] = ()) -> None:

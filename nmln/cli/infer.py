@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import Overwrite, Seed, bar, check_output, one_thread, refuse_unused, warn
+from nmln.cli.common import (
+    Overwrite,
+    Seed,
+    bar,
+    changed_options,
+    check_output,
+    one_thread,
+    refuse_unused,
+    warn,
+)
 from nmln.errors import InputError
 
 if TYPE_CHECKING:
@@ -15,11 +24,16 @@ if TYPE_CHECKING:
     from nmln.runs.infer import Posed
 
 _SHOWN = 40  # answers printed; files contain all
-_CHAINS = ("error", "sweeps", "burn_in", "chains", "kernel")  # used by queries only
+_CHAINS = {  # used by queries only
+    "error": "--error",
+    "sweeps": "--sweeps",
+    "burn_in": "--burn-in",
+    "chains": "--chains",
+    "kernel": "--kernel",
+}
 
 
 def infer(
-    context: typer.Context,
     model: Annotated[
         list[Path],
         typer.Option(
@@ -122,6 +136,7 @@ def infer(
     errors are below --error, with warnings if they have not mixed. An atom that the evidence does not
     list is unknown, unless its predicate is closed.
     """
+    given = changed_options(infer, locals())
     one_thread()
     from nmln.inference import Plan
     from nmln.runs import infer as inference
@@ -137,7 +152,7 @@ def infer(
         )
     if not query.strip():
         verb = "--map" if most_probable else "--likelihood"
-        refuse_unused(context, _CHAINS, f"has no effect with {verb}. Leave it out.")
+        refuse_unused(given, _CHAINS, f"has no effect with {verb}. Leave it out.")
     if output is not None:
         check_output(output, overwrite, [*model, evidence, likelihood])
     plan = Plan(chains, burn_in, sweeps, error, kernel=kernel)

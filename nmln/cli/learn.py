@@ -5,17 +5,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import Overwrite, Seed, bar, check_output, one_thread, refuse_unused, warn
+from nmln.cli.common import (
+    Overwrite,
+    Seed,
+    bar,
+    changed_options,
+    check_output,
+    one_thread,
+    refuse_unused,
+    warn,
+)
 from nmln.cli.train import train
 
 if TYPE_CHECKING:
     from nmln.training.weights import Learned
 
-_WEIGHTS = ("prior", "exact", "updates", "chains", "overwrite")  # used without a network only
+_WEIGHTS = {  # used without a network only
+    "prior": "--prior",
+    "exact": "--exact/--sample",
+    "updates": "--updates",
+    "chains": "--chains",
+    "overwrite": "--overwrite",
+}
 
 
 def learn(
-    context: typer.Context,
     model: Annotated[
         Path, typer.Option("-i", "--input", help="A .mln file with predicates and formulas.")
     ],
@@ -71,9 +85,10 @@ def learn(
     list are false. Writes a .mln file in which formula templates are expanded. With --config or --set,
     a network is trained together with the formulas, as nmln train does.
     """
+    given = changed_options(learn, locals())
     if config is not None or change:
         reason = "has no effect with --config or --set, which train a network. Leave it out."
-        refuse_unused(context, _WEIGHTS, reason)
+        refuse_unused(given, _WEIGHTS, reason)
         train(
             str(data), output=output, config=config, language=model, seed=seed, change=change or []
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmln.cli.common import Seed, one_thread, progress
+from nmln.cli.common import Seed, changed_options, one_thread, progress
 from nmln.cli.processes import check_processes, cores, start_processes, stoppable
 from nmln.errors import InputError
 from nmln.extras import require
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def sample(
-    context: typer.Context,
     run: Annotated[
         Path | None, typer.Argument(help="The folder of a training run (or use --pretrained).")
     ] = None,
@@ -134,13 +133,13 @@ def sample(
     training data. Ctrl-C keeps what was drawn; the same command, or --resume, continues. Results do not
     depend on the number of processes or parts.
     """
+    given = changed_options(sample, locals())
     one_thread()
     from nmln.runs import sample as sampling
     from nmln.runs import stream
     from nmln.runs.parts import read_part
 
     opened = sampling.open_run(_folder(run, pretrained))
-    given = {name for name in context.params if _is_given(context, name)}
     settings = {
         "chains": chains, "burn_in": burn_in, "thin": thin, "moves": moves, "kernel": kernel,
         "seed": seed, "all_levels": all_levels, "block": block_size,
@@ -181,12 +180,6 @@ def sample(
         )  # fmt: skip
 
     _draw(opened, begin, output, chosen, processes)
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    """Whether a flag was given on the command line."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _folder(run: Path | None, name: str | None) -> Path:

@@ -15,6 +15,8 @@ from nmln.experiments.matching import (
     space_of,
 )
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 @pytest.mark.parametrize(("nodes", "count"), [(2, 1), (4, 3), (6, 15), (8, 105)])
 def test_all_ways_to_pair_up_are_found(nodes: int, count: int) -> None:

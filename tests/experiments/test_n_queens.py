@@ -31,6 +31,8 @@ from nmln.model import Model
 from nmln.training import DivergenceError
 from tests.test_cli import nmln
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 QUICK = QueensSettings(
     n=4, runs=2, steps=6, moves=2, replicas=4, batch=4, channels=2, layers=1, boards=4,
     sweeps=8, moves_per_sample=2,

@@ -37,6 +37,8 @@ from nmln.space import Space
 from tests.exact import distribution
 from tests.test_cli import nmln
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 QUICK = TrackingSettings(times=3, sweeps=2, seeds=3, last_betas=(2.0, 16.0))
 SMALL = TrackingSettings(bits=6, times=5)
 

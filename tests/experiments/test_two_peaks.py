@@ -24,6 +24,8 @@ from nmln.space import Space
 from nmln.types import Kernel
 from tests.test_cli import nmln
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 QUICK = TwoPeaksSettings(sweeps=30, moves=4, seeds=3)
 SMALL = TwoPeaksSettings(
     cells=12, peaks=(3, 8), width=1.3, sweeps=120, moves=8, levels=3, seeds=200

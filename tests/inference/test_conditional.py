@@ -18,6 +18,8 @@ from nmln.space import Space
 from tests.exact import distribution
 from tests.inference.models import SPACE, network, random_case, weighted
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 QUICK = Plan(chains=30, burn_in=50, sweeps=300, error=0.01)
 
 

@@ -9,6 +9,8 @@ from torch import Generator
 from nmln.inference import Plan, chains
 from tests.inference.models import QUERY, random_case
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 MODELS = 20
 QUICK = 3  # of them, for the quick tests
 PLAN = Plan(chains=20, burn_in=150, sweeps=200, error=None, moves=1)

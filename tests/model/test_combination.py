@@ -11,6 +11,8 @@ from nmln.formats.mln import parse_mln
 from nmln.model import Model
 from nmln.space import Space
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 PROGRAM = parse_mln(
     "person = {Anna, Bob}\nsmokes(person)\nfriends(person, person)\n"
     "0.7 smokes(x) ^ friends(x, y) => smokes(y)\n"

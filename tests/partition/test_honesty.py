@@ -14,6 +14,8 @@ from nmln.partition import (
 from nmln.potentials.base import BasePotential
 from tests.partition.models import BOOLEAN, coupled, exact, looked_up, recorded
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 def repeats(
     potential: BasePotential, number: int, chains: int, draws: int, moves: int = 1

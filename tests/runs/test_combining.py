@@ -9,6 +9,8 @@ import torch
 from nmln.model import load_run
 from tests.runs.runs import run_here, whole_run, write_worlds
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:

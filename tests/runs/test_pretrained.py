@@ -16,6 +16,8 @@ from nmln.runs import evaluate as evaluation
 from nmln.runs import stream
 from tests.runs.sampling_runs import make_run
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 def main(words: list[str]) -> int:
     """The command line in this process; gives the code that it leaves with."""
