@@ -50,7 +50,7 @@ class Source:
 
 
 def load(config: DataConfig) -> Source:
-    """Read the data that a configuration names, in any supported format."""
+    """Read what a configuration names, whatever its format."""
     path = Path(config.source)
     kind = kind_of(config.source)
     formulas: tuple[WeightedFormula, ...] = ()
@@ -203,13 +203,13 @@ def inspect(paths: Sequence[Path]) -> Contents:
     if by_kind[".tsv"]:
         if len(by_kind[".tsv"]) < len(paths):
             raise InputError(
-                "triples (.tsv) must be given without other files: they have their own language."
+                "triples (.tsv) carry their own language. Give them without other files."
             )
         space, worlds = read_triples(*by_kind[".tsv"])
         return Contents(space, worlds, 0)
     if len(by_kind[".mln"]) > 1:
         raise InputError(
-            f"one language at a time: at most one .mln file is allowed, got {len(by_kind['.mln'])}."
+            f"one language at a time, but {len(by_kind['.mln'])} .mln files are given."
         )
     program = read_mln(by_kind[".mln"][0]) if by_kind[".mln"] else None
     facts = [world for path in paths if path.suffix.lower() != ".mln" for world in read_facts(path)]

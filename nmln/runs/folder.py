@@ -130,8 +130,8 @@ class RunFolder:
     def check_new(self, source: Source | None = None) -> None:
         """Refuse a folder that holds a run, or a file that a run would replace.
 
-        A `split.json` without a head is left by a start that was killed. It may stay if it is the split
-        of `source`, which the new run writes again; any other is refused.
+        A `split.json` without a head is left by a start that was killed: then it is the one that the
+        new run on the same `source` writes again. Any other is not replaced.
         """
         refuse_links(self.path)
         if self.is_run:
@@ -235,8 +235,8 @@ class RunFolder:
     ) -> Source:
         """Read the data of the run, split as at its start; refuses data that have changed since.
 
-        The split is recorded by positions, which mean nothing once lines have changed: held-out worlds
-        would be mixed with training worlds. `data` is the new location of the data, if they have moved.
+        Places in a file mean nothing once its lines have moved: what was held out would count as
+        learned. `data` is where the data are now, if they have moved.
         """
         head = head or self.read_head()
         where = data if isinstance(data, DataConfig) else moved(head.config, data).data

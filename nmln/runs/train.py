@@ -71,7 +71,7 @@ class TrainingJob:
 
 
 def begin(folder: Path, config: Config, ranks: Ranks | None = None) -> TrainingJob:
-    """Start a new run; refuses a folder that already holds a run or files that it would replace."""
+    """A new run; refuses a folder that holds one already, or files that are not a run's."""
     ranks = ranks or Ranks()
     home = RunFolder(folder)
     home.check_new()

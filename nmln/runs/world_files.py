@@ -62,7 +62,7 @@ def read_worlds(
 def write_worlds(
     path: Path, kind: str, space: Space, worlds: Iterator[Integer[Tensor, " groups"]]
 ) -> None:
-    """Write worlds one by one: to a `.db` file, or as numbered graphs into a folder."""
+    """Write worlds as they come: to a `.db` file, or as numbered graphs into a folder."""
     if kind == "db":
         write_lines(path, _lines(space, worlds))
         return
