@@ -283,10 +283,8 @@ def test_what_a_knowledge_base_would_replace_is_noticed(
     (folder / name).write_text('{"precious": 1}')
     done = here("kb", "train", source, "--epochs", 1, "--output", folder)
     assert done.code == 2
-    assert done.lines == [
-        f"error: {folder / name}: this was not written by a run in this folder, and a run would "
-        "replace it. Move it away, or choose another folder (--output)."
-    ]
+    (line,) = done.lines
+    assert line.startswith(f"error: {folder / name}: this was not written by a run in this folder")
     assert contents(folder) == {name: b'{"precious": 1}'}
 
 

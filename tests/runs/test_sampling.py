@@ -61,7 +61,7 @@ def test_formulas_steer_worlds_of_any_kind(tmp_path: Path) -> None:
 
 def test_scaffolds_are_for_molecules(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    with pytest.raises(InputError, match=r"for molecules, but run learned from a \.db file"):
+    with pytest.raises(InputError, match=r"for molecules, but run was trained on a \.db file"):
         sampling.run(run, 10, scaffold="CO")
 
 

@@ -142,8 +142,8 @@ def test_a_split_that_was_damaged_is_named(people: Path) -> None:
     folder = whole_run(people)
     split = json.loads((folder / "split.json").read_text())
     for content, said in (
-        ({"train": split["train"]}, "does not say which of the data are learned from"),
-        ({"train": ["a"], "test": []}, "does not say which of the data are learned from"),
+        ({"train": split["train"]}, "must list the positions"),
+        ({"train": ["a"], "test": []}, "must list the positions"),
         ({**split, "test": split["test"][1:]}, r"split\.json: this does not fit the data"),
         ({**split, "test": split["train"][:1]}, r"split\.json: this does not fit the data"),
     ):

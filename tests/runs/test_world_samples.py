@@ -193,6 +193,6 @@ def test_commands_for_worlds_are_those_for_molecules(
     assert leave(monkeypatch, run, *words, "--seed", 2) == 2
     assert leave(monkeypatch, run, *words, "--seed", 2, "--overwrite") == 0
     assert leave(monkeypatch, run, "--resume") == 2
-    assert "It is finished." in capsys.readouterr().err
+    assert "is finished" in capsys.readouterr().err
     assert leave(monkeypatch, run, *words, "--all-levels", "--overwrite") == 2
     assert "for molecules" in capsys.readouterr().err
