@@ -108,7 +108,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "more chains": (lambda w: resign(w / SETTINGS, chains=99), "do not fit together"),
     "another number of blocks": (lambda w: resign(w / SETTINGS, parts=3), "do not fit together"),
     "worlds of another kind": (lambda w: resign(w / SETTINGS, kind="db"), "its kind is db"),
-    "evidence of another size": (lambda w: resign(w / SETTINGS, allowed="00"), "does not fit this model"),
+    "evidence of another size": (lambda w: resign(w / SETTINGS, allowed="00"), "not fit this model"),
     "evidence without digits": (lambda w: resign(w / SETTINGS, allowed="xy"), "hexadecimal"),
     "an unknown formula": (lambda w: resign(w / SETTINGS, formulas=["1 f(x)"]), "unknown predicate"),
     "an unknown kernel": (lambda w: resign(w / SETTINGS, kernel="gibs"), "no kernel 'gibs'"),
@@ -142,7 +142,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "checkpoints of another block": (other_checkpoints, "of another sampling"),
     "a checkpoint of another type": (
         lambda w: resave(w / "block-1", lambda t: t.update(offset="3")),
-        "how long",
+        "offset must be",
     ),
     "a checkpoint without an entry": (
         lambda w: resave(w / "block-1", lambda t: t.pop("recorder")),
