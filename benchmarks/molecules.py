@@ -259,9 +259,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="a folder for the files of nmln sample")
     parser.add_argument("--rate-samples", type=int, default=5_000, help="of each model, for rates")
     parser.add_argument("--burn-in", type=int, default=300, help="sweeps before the first sample")
-    parser.add_argument(
-        "--thin", type=int, default=THIN, help="sweeps between two samples"
-    )
+    parser.add_argument("--thin", type=int, default=THIN, help="sweeps between two samples")
     parser.add_argument("--lstm", type=Path, help="an LSTM that was kept, instead of training one")
     parser.add_argument(
         "--lstm-minutes", type=float, default=4.0, help="CPU minutes of training it"

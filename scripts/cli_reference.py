@@ -69,9 +69,8 @@ def _described(verb: Any, context: Any) -> Iterator[str]:
             yield from ("", f"| {kind} | meaning |", "| --- | --- |")
             yield from (f"| `{_cell(name)}` | {_cell(_escaped(text))} |" for name, text in rows)
     if verb.epilog:
-        head, _, rest = verb.epilog.partition(":")
-        examples = [one.strip() for one in rest.split("  |  ")]
-        yield from ("", f"{head}:", "", "```console", *examples, "```")
+        head, _, examples = verb.epilog.partition("\n\n")
+        yield from ("", head, "", "```console", examples, "```")
 
 
 def _escaped(text: str) -> str:

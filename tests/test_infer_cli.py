@@ -149,11 +149,9 @@ def test_bad_input_gets_one_clear_line(here: Path) -> None:
     assert "over.db:1: the probability of a report" in told(*model, "-e", "over.db", "-q", "Smokes")
     (here / "strange.db").write_text("Smokes(Zoe)\n")
     assert "strange.db:1:" in told(*model, "-e", "strange.db", "-q", "Smokes")
-    assert "closed and open at once" in told(
-        *model, "-q", "Smokes", "-cw", "Cancer", "-ow", "Cancer"
-    )
+    assert "closed and open" in told(*model, "-q", "Smokes", "-cw", "Cancer", "-ow", "Cancer")
     assert "unknown predicate Drinks" in told(*model, "-q", "Smokes", "-cw", "Drinks")
-    assert "written as .db, .csv or .json" in told(*model, "-q", "Smokes", "-o", "out.txt")
+    assert ".db, .csv or .json" in told(*model, "-q", "Smokes", "-o", "out.txt")
     assert "is neither" in told("infer", "-i", "nothing", "-q", "Smokes")
     assert "no such file" in told("infer", "-i", "nothing.mln", "-q", "Smokes")
     large = "person = {1, ..., 200000}\nFriends(person, person)\n1 Friends(x, y)\n"
@@ -183,7 +181,7 @@ def test_weights_are_learned_and_written(here: Path) -> None:
     )
     done = run("learn", "-i", "model.mln", "-t", "train.db", "-o", "learned.mln")
     assert done.exit_code == 0, done.exception
-    assert "every world enumerated, log-likelihood -" in done.output
+    assert "enumerated, log-likelihood -" in done.output
     program = read_mln("learned.mln")
     weights = [one.weight for one in program.formulas if not one.hard]
     assert len(weights) == 2
@@ -191,7 +189,7 @@ def test_weights_are_learned_and_written(here: Path) -> None:
     assert sum(one.hard for one in program.formulas) == 1
     assert "Cancer(Anna): 0." in run("infer", "-i", "learned.mln", "-q", "Cancer").output
     sampled = run("learn", "-i", "model.mln", "-t", "train.db", "--sample", "--updates", "10")
-    assert "sampled by chains" in sampled.output
+    assert "chains" in sampled.output
     assert (here / "model-learned.mln").exists()
 
 
@@ -217,7 +215,7 @@ def test_learning_refuses_what_it_cannot_use(here: Path) -> None:
     (here / "bare.mln").write_text("Smokes(person)\n")
     learn = ("learn", "-t", "train.db")
     assert "no formula in this file" in told(*learn, "-i", "bare.mln")
-    assert "written to a .mln file" in told(*learn, "-i", "model.mln", "-o", "out.db")
+    assert "end with .mln" in told(*learn, "-i", "model.mln", "-o", "out.db")
     (here / "broken.db").write_text("Cancer(Anna)\nFriends(Anna, Bob)\nCancer(Bob)\n")
     broken = told("learn", "-t", "broken.db", "-i", "model.mln")
     assert "world 0 of the data violates the hard formula" in broken

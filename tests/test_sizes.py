@@ -230,9 +230,9 @@ def test_a_failed_allocation_of_torch_is_one_line(
     with pytest.raises(SystemExit) as left:
         cli.main()
     assert left.value.code == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "error: this does not fit into the memory of the machine. Ask for less at a time."
-    ]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert "memory" in line
 
     def fail(**_: object) -> None:
         raise RuntimeError("something else")

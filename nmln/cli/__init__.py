@@ -1,13 +1,14 @@
-"""The command line. Nothing heavy is imported before a verb needs it."""
+"""The command line. Heavy modules are imported only when a verb needs them."""
 
 from contextlib import nullcontext
+from inspect import getdoc
 from typing import Annotated
 
 import typer
 
 from nmln import __version__
 from nmln.cli.combine import combine
-from nmln.cli.common import alone, reporting_errors
+from nmln.cli.common import Verb, alone, examples, reporting_errors
 from nmln.cli.data import data
 from nmln.cli.evaluate import evaluate
 from nmln.cli.infer import infer
@@ -28,43 +29,73 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(
-    epilog="Examples:  nmln run  |  nmln run --data mine.smi --size 9 --minutes 30  |  "
-    "nmln run --minutes 2 --num-samples 10000 --output runs/quick"
+    epilog=examples(
+        "nmln run",
+        "nmln run --data mine.smi --size 9 --minutes 30",
+        "nmln run --minutes 2 --num-samples 10000 --output runs/quick",
+    )
 )(run)
 app.command(
-    epilog="Examples:  nmln train pubchem-10 --minutes 15  |  nmln train worlds.db --language my.mln"
-    "  |  nmln train --resume runs/pubchem-10  |  nmln train graphs/ --set chains.moves=5"
+    epilog=examples(
+        "nmln train pubchem-10 --minutes 15",
+        "nmln train worlds.db --language my.mln",
+        "nmln train graphs/ --set chains.moves=5",
+        "nmln train --resume runs/pubchem-10",
+    )
 )(train)
 app.command(
-    epilog="Examples:  nmln sample --pretrained pubchem-10  |  "
-    "nmln sample runs/pubchem-10 --num-samples 10000  |  "
-    'nmln sample runs/pubchem-10 --scaffold "c1ccccc1*"  |  '
-    "nmln sample runs/mine --evidence known.db --seed 3"
+    epilog=examples(
+        "nmln sample --pretrained pubchem-10",
+        "nmln sample runs/pubchem-10 --num-samples 10000",
+        'nmln sample runs/pubchem-10 --scaffold "c1ccccc1*"',
+        "nmln sample runs/mine --evidence known.db --seed 3",
+    )
 )(sample)
 app.command(
-    epilog="Examples:  nmln infer -i smokers.mln -e evidence.db -q 'Cancer,Friends/2' -o result.db  |  "
-    "nmln infer -i smokers.mln -e evidence.db --map  |  "
-    "nmln infer -i runs/mine -i extra.mln -q 'Smokes(Anna) ^ Smokes(Bob)' --closed '*'"
+    epilog=examples(
+        "nmln infer -i smokers.mln -e known.db -q 'cancer,friends/2' -o result.db",
+        "nmln infer -i smokers.mln -e known.db --map",
+        "nmln infer -i runs/mine -i extra.mln -q 'smokes(Anna) ^ smokes(Bob)'",
+    )
 )(infer)
 app.command(
-    epilog="Examples:  nmln learn -i smokers.mln -t train.db -o learned.mln  |  "
-    "nmln learn -i smokers.mln -t train.db --set model.potential=fragment -o runs/smokers"
+    epilog=examples(
+        "nmln learn -i smokers.mln -t train.db -o learned.mln",
+        "nmln learn -i a.mln -t a.db --set model.potential=fragment -o runs/a",
+    )
 )(learn)
-app.command(epilog="Example:  nmln combine runs/one runs/two --output runs/both")(combine)
-app.command(epilog="Example:  nmln likelihood runs/pubchem-10 --steps 10000")(likelihood)
-app.command(epilog="Example:  nmln report runs/pubchem-10")(report)
+app.command(epilog=examples("nmln combine runs/one runs/two --output runs/both"))(combine)
+app.command(epilog=examples("nmln likelihood runs/pubchem-10 --steps 10000"))(likelihood)
+app.command(epilog=examples("nmln report runs/pubchem-10"))(report)
 app.command(
-    epilog="Examples:  nmln evaluate runs/pubchem-10  |  nmln evaluate mine.smi theirs.csv "
-    "--train train.smi --test test.smi  |  nmln evaluate counts.csv --run runs/pubchem-10 --no-fcd"
+    epilog=examples(
+        "nmln evaluate runs/pubchem-10",
+        "nmln evaluate mine.smi theirs.csv --train train.smi --test test.smi",
+        "nmln evaluate counts.csv --run runs/pubchem-10 --no-fcd",
+    )
 )(evaluate)
 app.add_typer(data, name="data")
 app.add_typer(kb, name="kb")
 app.add_typer(reproduce, name="reproduce")
 
 
+def _tidy_help(group: typer.Typer) -> None:
+    """Make help texts fit 80 columns: join the lines of paragraphs, whose breaks typer would keep."""
+    for command in group.registered_commands:
+        command.cls = Verb
+        if text := getdoc(command.callback):
+            command.help = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            _tidy_help(inner.typer_instance)
+
+
+_tidy_help(app)
+
+
 def main() -> None:
-    """Run the command line; a user's mistake ends in one line, not in a traceback."""
-    # One of several processes that has nothing to keep yet ends at once.
+    """Run the command line; input errors are reported in one line, without a traceback."""
+    # One of several processes keeps the default signal handlers until it has something to save.
     with reporting_errors(), raising() if alone() else nullcontext():
         app(prog_name="nmln")
 
@@ -85,5 +116,5 @@ def common(
 ) -> None:
     """Neural Markov Logic Networks with parallel noising.
 
-    Worlds are sets of true ground atoms; text files hold them one literal a line.
+    Worlds are sets of true ground atoms; text files list one literal per line.
     """

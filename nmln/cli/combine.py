@@ -1,4 +1,4 @@
-"""`nmln combine`: several runs as one model."""
+"""`nmln combine`: combine several runs into one model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,30 +9,30 @@ from nmln.cli.common import Data, one_thread, progress
 
 
 def combine(
-    runs: Annotated[list[Path], typer.Argument(help="The folders of runs on the same data.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="A new folder for the model.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs on the same data.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="New folder for the model.")],
     fit: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Steps that fit how much each run counts at each level, and what a further piece of a "
-            "world costs where runs count pieces; 0: all runs count alike.",
+            help="Number of steps that fit one weight per run and level; 0 weights all runs equally.",
         ),
     ] = 0,
     pieces: Annotated[
         bool,
         typer.Option(
             "--pieces",
-            help="Let --fit also learn what each further piece of a world costs, where the runs do not.",
+            help="Also fit a cost per connected component (for molecules: per separate fragment). "
+            "Needs --fit.",
         ),
     ] = False,
     data: Data = None,
 ) -> None:
-    """Make one model of several runs: its score is the mean of theirs.
+    """Combine several runs into one model whose score is the mean of theirs.
 
-    What is wrong in each is wrong in its own way, and improbable for the others. Train them with the
-    same settings but another --seed each; --fit then learns the weight of each. The model is sampled,
-    evaluated and measured like a run, and costs as much time as all of them together.
+    Independent runs make different mistakes, and the mean makes each of them improbable. Train the runs
+    with the same settings and different seeds; --fit then learns a weight for each. The result is used
+    like any run; sampling takes as long as all runs together.
     """
     one_thread()
     from nmln.runs.combine import combine as work

@@ -1,4 +1,4 @@
-"""What all commands share: options, messages, a bar."""
+"""Options, messages and progress bars that all commands share."""
 
 import errno
 import hashlib
@@ -12,38 +12,75 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from nmln.errors import InputError, InterruptedRunError, LostProcessError
 from nmln.memory import is_out_of_memory
 from nmln.signals import PRIVATE_FOLDER
 
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Repeats a run exactly.")]
-Seeds = Annotated[int, typer.Option(min=2, max=10_000, help="Independent repetitions.")]
+_MOST_SEED = 2**63 - 1
+
+
+def _in_63_bits(seed: int | None) -> int | None:
+    if seed is not None and seed > _MOST_SEED:
+        raise typer.BadParameter(f"{seed} is not in the range 0<=x<={_MOST_SEED}.")
+    return seed
+
+
+def seed_option(text: str, **more: Any) -> Any:
+    """The option of a seed. `max=` would print its long limit in a column of every help text."""
+    return typer.Option(min=0, callback=_in_63_bits, help=text, **more)
+
+
+Seed = Annotated[int, seed_option("Random seed.")]
+Seeds = Annotated[int, typer.Option(min=2, max=10_000, help="Number of independent repetitions.")]
 Data = Annotated[
     str | None,
-    typer.Option("--data", help="Where the data of the run are now, if they have moved."),
+    typer.Option("--data", help="New location of the run's data, if the file has moved."),
 ]
-Output = Annotated[Path, typer.Option(help="Where the results go.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
+Output = Annotated[Path, typer.Option(help="Folder for the results.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output file.")]
 
 _CURES = {
     errno.ENOSPC: "Free some space or name a folder on another disk.",
     errno.EDQUOT: "Free some space or name a folder on another disk.",
     errno.EROFS: "Name a folder that you can write to.",
     errno.EACCES: "Check its permissions, or name another one.",
-    errno.ENOTDIR: "A file stands where a folder must be: move it, or name another folder.",
+    errno.ENOTDIR: "This must be a folder, but is a file: move it, or name another folder.",
     errno.ENOENT: "Check the path.",
 }
 
 
+def examples(*commands: str) -> str:
+    """The epilog of a command's help: one example per line."""
+    return ("Examples:" if len(commands) > 1 else "Example:") + "\n\n" + "\n".join(commands)
+
+
+class Verb(TyperCommand):
+    """A command whose help leaves out `--no-x` where that is the default, to save a wide column."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        for one in self.params:
+            if one.default is False:
+                one.secondary_opts = []
+        super().format_help(ctx, formatter)
+
+
+def refuse_unused(given: set[str], flags: Mapping[str, str], reason: str) -> None:
+    """Refuse given options that would have no effect; `flags` maps parameters to their flags."""
+    for name, flag in flags.items():
+        if name in given:
+            raise InputError(f"{flag} {reason}", token=flag, kind="conflict")
+
+
 def alone() -> bool:
-    """Whether this is the process that the user started, not one of several by a launcher."""
+    """Whether the user started this process, rather than a launcher that starts several."""
     return "WORLD_SIZE" not in os.environ
 
 
 @contextmanager
 def reporting_errors() -> Iterator[None]:
-    """Let a mistake of the user, and what the system refuses, end in one line instead of a traceback."""
+    """Report input errors and errors of the operating system in one line, without a traceback."""
     warnings.showwarning = warn
     try:
         yield
@@ -52,11 +89,11 @@ def reporting_errors() -> Iterator[None]:
     except InterruptedRunError as error:
         fail(str(error), code=130)
     except LostProcessError as error:
-        if PRIVATE_FOLDER in os.environ:  # the process that started all says what happened
+        if PRIVATE_FOLDER in os.environ:  # the launcher reports what happened
             raise SystemExit(3) from None
         fail(
-            f"{error} The last checkpoint is kept: start all processes again with nmln train "
-            "--resume and the folder of the run.",
+            f"{error} The last checkpoint is kept: restart all processes with nmln train --resume and "
+            "the folder of the run.",
             code=3,
         )
     except OSError as error:
@@ -64,15 +101,15 @@ def reporting_errors() -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        fail("this does not fit into the memory of the machine. Ask for less at a time.")
+        fail("this does not fit into the memory of the machine. Use smaller sizes or fewer chains.")
     except KeyboardInterrupt:
-        if not alone():  # the process that started all says how to continue
+        if not alone():  # the launcher reports how to continue
             raise SystemExit(130) from None
         fail("interrupted.", code=130)
 
 
 def fail(message: str, code: int = 2) -> None:
-    """Say what is wrong, in one line, and leave."""
+    """Report an error in one line, and exit."""
     if _first_to_say(message):
         typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
         typer.echo(message, err=True)
@@ -80,7 +117,7 @@ def fail(message: str, code: int = 2) -> None:
 
 
 def warn(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning is a sentence for the user, not a line of our code."""
+    """Show a warning as one sentence, without the place in the code."""
     if _first_to_say(str(message)):
         typer.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
         typer.echo(str(message), err=True)
@@ -93,34 +130,39 @@ def changed_options(command: Callable[..., None], values: Mapping[str, Any]) -> 
 
 
 def check_output(path: Path, overwrite: bool, inputs: Sequence[Path | None] = ()) -> None:
-    """Before anything is computed: a file is replaced only if the user asks for it, an input never."""
+    """Refuse an output file that exists, unless `overwrite` is set, and one that is an input.
+
+    Called before anything is computed.
+    """
     if not path.exists() or path.is_dir():  # a folder is refused when it is written
         return
     if any(one is not None and one.exists() and one.samefile(path) for one in inputs):
-        raise InputError("this file is read by the same command. Name another one.", str(path))
+        raise InputError(
+            "the output must not be an input of the same command. Name another file.", str(path)
+        )
     if not overwrite:
         raise InputError(
-            "this file is there already. Name another one (--output), or give --overwrite.",
+            "this file already exists. Name another one (--output), or give --overwrite.",
             str(path),
             kind="exists",
         )
 
 
 def explain(error: OSError) -> str:
-    """What the system refused, where, and the cure if there is a common one."""
+    """The path, the error of the operating system, and the usual remedy if there is one."""
     where = f"{error.filename}: " if error.filename else ""
     cure = _CURES.get(error.errno or 0, "")
     return f"{where}{error.strerror or error}. {cure}".rstrip()
 
 
-_SILENT = "silent"  # in a private folder: from now on only the launcher speaks
+_SILENT = "silent"  # in a private folder: from now on only the launcher prints messages
 
 
 def _first_to_say(message: str) -> bool:
-    """Whether none of several processes has said this yet.
+    """Whether no other process of the same command has printed this message.
 
-    Their launcher gives them a folder: the first to make a mark there may speak. So what happens to one
-    process is told by that one, and what happens to all of them is told once.
+    The processes share a folder. The first one that creates a mark for the message there prints it, so
+    an event of one process is reported by that process, and an event of all is reported once.
     """
     if private := os.environ.get(PRIVATE_FOLDER):
         folder = Path(private)
@@ -135,24 +177,24 @@ def _first_to_say(message: str) -> bool:
         mark.touch(exist_ok=False)
     except FileExistsError:
         return False
-    except OSError:  # rather twice than never
+    except OSError:  # a repeated message is better than a lost one
         return True
     return True
 
 
 def silence_processes(private: Path) -> None:
-    """Let the processes that share a folder end without a word."""
+    """Make the processes that share a folder exit without messages."""
     (private / _SILENT).touch()
 
 
 def something_said(private: Path) -> bool:
-    """Whether one of the processes that share a folder has told the user something."""
+    """Whether one of the processes that share a folder has printed a message."""
     return any(private.glob("said-*"))
 
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar while a terminal watches, and nothing left of it afterwards."""
+    """A progress bar, if stderr is a terminal; it disappears at the end."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import Progress
@@ -164,7 +206,7 @@ def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 def one_thread() -> None:
-    """One compute thread a process: a second one costs more than it gives on a loaded machine."""
+    """Use one compute thread per process: a second one is slower on a loaded machine."""
     import torch
 
     torch.set_num_threads(1)
@@ -172,7 +214,7 @@ def one_thread() -> None:
 
 @contextmanager
 def spinner() -> Iterator[Callable[[str], None]]:
-    """What is being done, while a terminal watches."""
+    """A function that shows the current activity, if stderr is a terminal."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -185,13 +227,14 @@ def spinner() -> Iterator[Callable[[str], None]]:
 
 
 def settings_in(given: list[str]) -> dict[str, Any]:
-    """What `--set` says: values are written as in TOML, plain words need no quotes."""
+    """The settings given by `--set`: values are written as in JSON, strings need no quotes."""
     changes: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals:
             raise InputError(
-                f"--set {text!r} has no value. Write --set chains.moves=5.", kind="syntax"
+                f"--set must be NAME=VALUE, got {text!r}. Write, for example, --set chains.moves=5.",
+                kind="syntax",
             )
         try:
             changes[name.strip()] = json.loads(value)
@@ -202,7 +245,7 @@ def settings_in(given: list[str]) -> dict[str, Any]:
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar that is told how much is done and of how much, while a terminal watches."""
+    """A progress bar that is updated with the work done and the total, if stderr is a terminal."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import Progress

@@ -1,4 +1,4 @@
-"""`nmln data`: what is in data files, which sets of molecules there are, and fetching them."""
+"""`nmln data`: inspect data files, and list and download sets of molecules."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import Output, Seed, one_thread, warn
+from nmln.cli.common import Output, Seed, examples, one_thread, warn
 from nmln.cli.processes import check_processes, cores
 from nmln.errors import InputError, InterruptedRunError
 from nmln.extras import require
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from nmln.molecules.downloads import Fetched, Selected
     from nmln.molecules.smiles_files import Watch
 
-_SHOWN = 200  # predicates of a table; drawing more takes minutes
-data = typer.Typer(help="Look at data files, and fetch public sets.", no_args_is_help=True)
+_SHOWN = 200  # predicates in a table; drawing more takes minutes
+data = typer.Typer(help="Inspect data files, and download public data sets.", no_args_is_help=True)
 
 
 @contextmanager
 def _stopping(told: str) -> Iterator[None]:
-    """Whoever presses Ctrl-C is told, in one line, that it worked and what is left."""
+    """Report an interruption by Ctrl-C in one line, with what is kept."""
     try:
         yield
     except KeyboardInterrupt:
@@ -35,20 +35,25 @@ def _stopping(told: str) -> Iterator[None]:
 
 
 @data.command(
-    epilog="Examples:  nmln data info smokers.mln smokers.db  |  nmln data info train.tsv test.tsv  |  "
-    "nmln data info molecules.smi.gz  |  nmln data info"
+    epilog=examples(
+        "nmln data info smokers.mln smokers.db",
+        "nmln data info train.tsv test.tsv",
+        "nmln data info molecules.smi.gz",
+        "nmln data info",
+    )
 )
 @_stopping("stopped.")
 def info(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="A .mln file and .db files, or .tsv triples, or molecules: .smi or .csv (or either "
-            "with .gz), or the name of a set such as pubchem-9. Nothing: the names of all sets.",
+            help="A .mln file and .db files, or .tsv files of triples, or molecules: a .smi or .csv "
+            "file (also with .gz), or a named set such as pubchem-9. Without files, lists the named "
+            "sets.",
         ),
     ] = None,
 ) -> None:
-    """Say what is in data files, and how large their space of worlds is."""
+    """Show what data files contain and how large their space of worlds is."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -79,9 +84,9 @@ def info(
     return None
 
 
-@data.command("list", epilog="Example:  nmln data list")
+@data.command("list", epilog=examples("nmln data list"))
 def list_sets() -> None:
-    """List the sets of molecules that have names, and where they come from."""
+    """List the named sets of molecules and their sources."""
     require("nmln data list", "pooch")
     from rich.console import Console
     from rich.markup import escape
@@ -90,42 +95,46 @@ def list_sets() -> None:
     from nmln.molecules.datasets import DIRECTORY, known
     from nmln.molecules.downloads import cache_folder
 
-    table = Table("set", "from", "what it is")
+    table = Table("set", "source", "description")
     alike = groupby(known(), lambda one: (one.name.rsplit("-", 1)[0], one.place, one.note))
     for (_, place, note), sets in alike:
         table.add_row(escape(", ".join(one.name for one in sets)), escape(place), escape(note))
     Console(highlight=False).print(table)
     if (named := os.environ.get(DIRECTORY)) and not Path(named).is_dir():
         warn(
-            f"{DIRECTORY} names {named}, but there is no such directory: no sets are taken from it."
+            f"{DIRECTORY} must name a directory, but {named} is not one: no sets are read from it."
         )
     typer.echo(f"cache: {cache_folder()}")
-    typer.echo(f"A directory of sets of your own can be named by {DIRECTORY}. SIZE is any number of "
-               "heavy atoms.")  # fmt: skip
+    typer.echo(
+        f"SIZE is any number of heavy atoms. Set {DIRECTORY} to a directory with sets of your own."
+    )
 
 
 @data.command(
-    epilog="Examples:  nmln data fetch qm9 --size 9  |  nmln data fetch chembl-10  |  "
-    "nmln data fetch moses --url https://mirror.example.org/dataset_v1.csv"
+    epilog=examples(
+        "nmln data fetch qm9 --size 9",
+        "nmln data fetch chembl-10",
+        "nmln data fetch moses --url https://mirror.example.org/dataset_v1.csv",
+    )
 )
-@_stopping("stopped. What came is kept: the same command goes on.")
+@_stopping("stopped. The downloaded part is kept; run the same command to continue.")
 def fetch(
     name: Annotated[
-        str, typer.Argument(help="qm9, zinc250k, moses or chembl; qm9-9 names a size.")
+        str, typer.Argument(help="qm9, zinc250k, moses or chembl; qm9-9 is qm9 with --size 9.")
     ],
     size: Annotated[
-        int | None, typer.Option(min=1, help="Keep the molecules of so many heavy atoms.")
+        int | None, typer.Option(min=1, help="Select molecules with exactly this many heavy atoms.")
     ] = None,
     url: Annotated[str | None, typer.Option(help="Another address of the same file.")] = None,
-    sha256: Annotated[str | None, typer.Option(help="The hash that the file must have.")] = None,
+    sha256: Annotated[str | None, typer.Option(help="Required SHA-256 of the file.")] = None,
     processes: Annotated[
-        int, typer.Option(min=0, help="How many processes filter; 0: one for each core.")
+        int, typer.Option(min=0, help="Processes that filter; 0 uses one per core.")
     ] = 0,
 ) -> None:
-    """Fetch a public set of molecules into the cache, and keep those of one size as a set.
+    """Download a public set of molecules, and select those of one size.
 
-    A download that was cut off goes on where it stopped. What is kept: neutral molecules of one
-    fragment, of C, N, O, F, P, S, Cl and I, without isotope labels or radicals.
+    Kept are neutral, single-fragment molecules of C, N, O, F, P, S, Cl and I (no Br), without isotope
+    labels or radicals. An interrupted download is continued.
     """
     require("nmln data fetch", "rdkit", "pooch", "requests")
     from nmln.molecules import downloads
@@ -134,7 +143,9 @@ def fetch(
     if named := re.fullmatch(r"(.+)-([1-9]\d{,8})", name):
         name, own = named[1], int(named[2])
         if size not in (None, own):
-            raise InputError(f"{name}-{own} and --size {size} are two sizes. Give one of them.")
+            raise InputError(
+                f"{name}-{own} and --size {size} contradict each other. Give one size."
+            )
         size = own
     check_processes(processes)
     source = downloads.source_named(name)
@@ -144,11 +155,11 @@ def fetch(
     _tell_fetched(fetched)
     if size is None:
         typer.echo(
-            f"Sets of it: {source.name}-SIZE with any number of heavy atoms, such as "
-            f"nmln train {source.name}-9; which sizes it has: nmln data info {source.name}"
+            f"Use molecules of one size by the name {source.name}-SIZE, for example nmln train "
+            f"{source.name}-9. To list the sizes: nmln data info {source.name}"
         )
         return
-    told = f"stopped. {source.file} is kept: the same command filters it again."
+    told = f"stopped. {source.file} is kept; run the same command to filter it."
     with _stopping(told), _bar(f"filtering {source.file}") as watch:
         selected = downloads.select(source, size, processes or cores(), watch)
     if selected is not None:
@@ -157,8 +168,8 @@ def fetch(
 
 def _tell_fetched(fetched: "Fetched") -> None:
     megabytes = fetched.path.stat().st_size / 1e6
-    how = "was there already" if fetched.seconds is None else f"came in {fetched.seconds:.0f} s"
-    hashed = "as expected" if fetched.known else "recorded now, and checked from now on"
+    how = "in the cache" if fetched.seconds is None else f"downloaded in {fetched.seconds:.0f} s"
+    hashed = "as expected" if fetched.known else "recorded now and checked from now on"
     typer.echo(f"{fetched.path}: {megabytes:.1f} MB, {how}\nsha256 {fetched.sha256}, {hashed}")
 
 
@@ -166,7 +177,7 @@ def _tell_selected(name: str, selected: "Selected") -> None:
     from nmln.molecules.datasets import DIRECTORY, known
 
     if selected.seconds is None or selected.lines is None:
-        typer.echo(f"{name}: {selected.molecules:,} molecules, filtered before: {selected.path}")
+        typer.echo(f"{name}: {selected.molecules:,} molecules, selected earlier: {selected.path}")
     else:
         typer.echo(
             f"{name}: {selected.molecules:,} molecules out of {selected.lines:,} lines in "
@@ -174,21 +185,19 @@ def _tell_selected(name: str, selected: "Selected") -> None:
         )
         _show_dropped(selected.dropped)
     if any(one.name == name and one.place == DIRECTORY for one in known()):
-        typer.echo(
-            f"The directory that {DIRECTORY} names has a set of this name, which goes first."
-        )
-    typer.echo(f"Learn from them: nmln train {name}")
+        typer.echo(f"The directory {DIRECTORY} has a set of the same name, which is used instead.")
+    typer.echo(f"To train on them: nmln train {name}")
 
 
 @contextmanager
 def _bar(what: str) -> "Iterator[Watch]":
-    """A bar of bytes while a terminal watches, and nothing left of it afterwards."""
+    """A progress bar in bytes, if stderr is a terminal; it disappears at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description}", markup=False),  # names of files
+        TextColumn("{task.description}", markup=False),  # file names may contain brackets
         BarColumn(),
         DownloadColumn(),
         TimeRemainingColumn(),
@@ -208,7 +217,7 @@ def _show_molecules(paths: list[Path]) -> None:
     from nmln.molecules.datasets import describe
 
     if len(paths) > 1:
-        raise InputError("molecules carry their own language. Give one file of them, alone.")
+        raise InputError("a file of molecules must be given alone, without other files.")
     with _bar(f"reading {paths[0].name}") as watch:
         found = describe(paths[0], cores(), watch)
     console = Console(highlight=False)
@@ -223,7 +232,7 @@ def _show_molecules(paths: list[Path]) -> None:
     if len(found.sizes) > 1:
         common = max(found.sizes, key=found.sizes.__getitem__)
         typer.echo(
-            f"A model is over one size. Choose it: nmln train {paths[0]} --nodes {common}",
+            f"A model is trained on molecules of one size: nmln train {paths[0]} --nodes {common}",
         )
 
 
@@ -234,10 +243,10 @@ def _show_dropped(dropped: "tuple[Dropped, ...]") -> None:
 
     if not dropped:
         return
-    table = Table("dropped because")
+    table = Table("reason dropped")
     table.add_column("lines", justify="right")
     table.add_column("first", justify="right")
-    table.add_column("there")
+    table.add_column("example")
     for drop in dropped:
         example = escape(drop.example)
         table.add_row(escape(drop.reason), f"{drop.count:,}", f"line {drop.line:,}", example)
@@ -245,22 +254,22 @@ def _show_dropped(dropped: "tuple[Dropped, ...]") -> None:
 
 
 @data.command(
-    epilog="Examples:  nmln data corrupt  |  nmln data corrupt --rates 0.2,0.05,0.01 --seed 7"
+    epilog=examples("nmln data corrupt", "nmln data corrupt --rates 0.2,0.05,0.01 --seed 7")
 )
 def corrupt(
-    output: Output = Path("runs/smokers"),
+    output: Output = Path("runs/corruption"),
     rates: Annotated[
         str, typer.Option(help="Corruption rates, noisiest first, separated by commas.")
     ] = "0.1,0.01,0.005,0.0025,0.001",
     copies: Annotated[
-        int, typer.Option(min=1, max=10_000_000, help="Corrupted copies at every level.")
+        int, typer.Option(min=1, max=10_000_000, help="Number of corrupted copies per level.")
     ] = 10_000,
     seed: Seed = 0,
 ) -> None:
     """Show what corruption does to the built-in friends-and-smokers world.
 
-    Corrupts it at every level of a ladder, and compares what happened with the exact expectation. Writes
-    levels.csv, summary.json and corrupted.db.
+    Corrupts the world at each level of a ladder and compares the changes with their exact expectation.
+    Writes levels.csv, summary.json and corrupted.db.
     """
     from nmln.experiments import corruption
 
@@ -273,7 +282,8 @@ def _parse_rates(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise InputError(
-            f"--rates {text!r} is not a list of numbers. Separate them by commas: 0.1,0.01,0.001"
+            f"--rates must be numbers separated by commas, got {text!r}. Write, for example, "
+            "--rates 0.1,0.01,0.001."
         ) from None
 
 
@@ -303,7 +313,7 @@ def _show_corruption(outcome: "CorruptionOutcome") -> None:
     for name in ("level", "rate", "changed", "exact", "whole", "exact", "swaps ≥", "score"):
         table.add_column(name, justify="right")
     table.caption = (
-        "changed: groups a copy; whole: copies without a change; swaps: worst-case bound with the "
+        "changed: groups per copy; whole: copies without a change; swaps: worst-case bound with the "
         "next level; score: mean over the copies of the sum of weight times true groundings"
     )
     for number, level in enumerate(outcome.levels):

@@ -1,4 +1,4 @@
-"""`nmln evaluate`: how good samples of any origin are."""
+"""`nmln evaluate`: compare samples of any origin with training and test molecules."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,52 +19,60 @@ if TYPE_CHECKING:
     from nmln.runs.evaluate import Evaluated, EvaluationOutcome
 
 
-_LAST = 10**12  # rank that is told: there are no more attempts to evaluate
+_LAST = 10**12  # the largest rank; no more attempts can be evaluated
 
 
 def evaluate(
     samples: Annotated[
         list[Path],
         typer.Argument(
-            help="Files of SMILES (.smi, .txt), tables with a SMILES column (.csv), counts "
-            "(smiles,count), all also as .gz; or folders that hold samples.csv.gz or counts.csv."
+            help="Files of SMILES (.smi, .txt), tables with a SMILES column (.csv) or counts "
+            "(smiles,count), each also with .gz; or folders with samples.csv.gz or counts.csv."
         ),
     ],
     train: Annotated[
-        str | None, typer.Option(help="Training molecules: a file, a set, or a run's folder.")
+        str | None, typer.Option(help="Training molecules: a file, a named set, or a run's folder.")
     ] = None,
     test: Annotated[
-        str | None, typer.Option(help="Test molecules: a file, a set, or a run's folder.")
+        str | None, typer.Option(help="Test molecules: a file, a named set, or a run's folder.")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option(help="The run whose training and test molecules to take.")
+        Path | None, typer.Option(help="Take the training and test molecules of this run.")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="The folder for the results.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,
     at: Annotated[
-        str, typer.Option(help="Ranks of the recall curve to tell, separated by commas.")
+        str, typer.Option(help="Ranks t at which recall is reported, separated by commas.")
     ] = "100,300,1000,3000,10000",
     size: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Heavy atoms of a valid sample; as in the two sets, if these agree."
+            min=1,
+            help="Heavy atoms that a valid sample must have. By default that of the training and test "
+            "molecules, if they all agree.",
         ),
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="What the SMILES column of tables is called.")
+        str | None, typer.Option(help="Name of the SMILES column in .csv files.")
     ] = None,
     level: Annotated[
-        str | None, typer.Option(help="Of samples at several levels: a number, or all.")
+        str | None,
+        typer.Option(
+            help="For samples of several noise levels: the level's number, or all. By default the "
+            "target."
+        ),
     ] = None,
-    fcd: Annotated[bool, typer.Option(help="Measure the Fréchet ChemNet distance.")] = True,
-    processes: Annotated[int, typer.Option(min=1, help="Processes that read SMILES.")] = 1,
+    fcd: Annotated[bool, typer.Option(help="Compute the Fréchet ChemNet distance.")] = True,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Number of processes that parse SMILES.")
+    ] = 1,
     seed: Seed = 0,
     data: Data = None,
 ) -> None:
-    """Compare samples with the molecules that were trained on and those that were held out.
+    """Compare samples with training and test molecules.
 
-    Several files give one figure with one line each. Writes evaluation.json, recall.csv, recall.png and
-    recall.svg: for samples of a run into its folder, else into evaluation/. After nmln likelihood RUN it
-    shows nats per molecule as well.
+    Several files give one figure with one curve per file. Writes evaluation.json, recall.csv,
+    recall.png and recall.svg: for samples of a run into RUN/evaluation, otherwise into evaluation/.
+    After nmln likelihood RUN, nats per molecule are shown as well.
     """
     require("nmln evaluate", "rdkit", "pooch", "matplotlib", *(["fcd_torch"] if fcd else []))
     one_thread()
@@ -106,13 +114,14 @@ def _marks(text: str) -> tuple[int, ...]:
         marks = ()
     if not marks or marks[0] < 1 or marks[-1] > _LAST:
         raise InputError(
-            f"--at {text!r} is not a list of ranks from 1 to {_LAST:,}. Write --at 100,1000."
+            f"--at must be ranks from 1 to {_LAST:,}, separated by commas, got {text!r}. Write, for "
+            "example, --at 100,1000."
         )
     return marks
 
 
 def _place(samples: list[Path], run: Path | None) -> Path:
-    """Where results go if nobody says: those of a run's own samples into the run."""
+    """The default folder of the results: that of the run, if the samples are its own."""
     if run is None:
         return Path("evaluation")
     from nmln.runs.folder import RunFolder
@@ -125,12 +134,12 @@ def _level(text: str | None) -> int | Literal["all"] | None:
     if text is None or text == "all":
         return text
     if not text.isdecimal() or len(text) > 9:  # int refuses very many digits
-        raise InputError(f"--level {text[:40]!r} is neither the number of a level nor all.")
+        raise InputError(f"--level must be the number of a level or all, got {text[:40]!r}.")
     return int(text)
 
 
 def _reasons(outcome: "EvaluationOutcome") -> list[str]:
-    """Why nothing in a file is valid: the most frequent reason, with its first line."""
+    """The most frequent reason why the samples of a file are invalid, for files without a valid one."""
     told = []
     for one in outcome.evaluated:
         if one.refused and not one.found.samples.valid:
@@ -154,7 +163,7 @@ def _show(outcome: "EvaluationOutcome") -> None:
 
 
 def _numbers(outcome: "EvaluationOutcome") -> "Table":
-    """What each file is worth, with the denominator of every number."""
+    """The table of all measures, one column per file, with the denominator of each."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -190,23 +199,23 @@ def _numbers(outcome: "EvaluationOutcome") -> "Table":
     if any(one.likelihood for one in found):
         row("nats per molecule", "test", lambda one: _nats(one.likelihood))
         captions.append(
-            "nats per molecule: mean log-probability of a held-out one, [by the interval of log Z]"
+            "nats per molecule: mean log-probability of the test molecules, [range by that of log Z]"
         )
     if any(not each.first for one in found for each in one.found.unique_at):
-        captions.append("~ the order of the samples is not known: average over all choices of k")
+        captions.append("~ the order of the samples is unknown: mean over all choices of k")
     table.caption = escape("\n".join(captions))
     return table
 
 
 def _recall(outcome: "EvaluationOutcome") -> "Table":
-    """The curves at their marks; a row of t says how far the ranking goes, if that is not far enough."""
+    """The recall curves at the chosen ranks; a row shows the length of the ranking if it is shorter."""
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(
         title="Among the t most frequent different molecules",
         title_justify="left",
-        caption="* the same without training molecules in the ranking",
+        caption="* without training molecules in the ranking",
         caption_justify="left",
     )
     table.add_column("", overflow="fold")

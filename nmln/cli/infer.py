@@ -7,87 +7,152 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import Overwrite, Seed, bar, check_output, one_thread, warn
+from nmln.cli.common import (
+    Overwrite,
+    Seed,
+    bar,
+    changed_options,
+    check_output,
+    one_thread,
+    refuse_unused,
+    warn,
+)
 from nmln.errors import InputError
 
 if TYPE_CHECKING:
     from nmln.inference import Answers, Best, LogProbabilities, Plan
     from nmln.runs.infer import Posed
 
-_SHOWN = 40  # answers printed; files have all
+_SHOWN = 40  # answers printed; files contain all
+_CHAINS = {  # used by queries only
+    "error": "--error",
+    "sweeps": "--sweeps",
+    "burn_in": "--burn-in",
+    "chains": "--chains",
+    "kernel": "--kernel",
+}
 
 
 def infer(
     model: Annotated[
         list[Path],
         typer.Option(
-            "-i", "--input", help="A .mln file or the folder of a trained model; may be repeated."
+            "-i",
+            "--input",
+            help="A .mln file or the folder of a trained model. May be repeated: formulas of all files "
+            "are added; at most one folder.",
         ),
     ],
     query: Annotated[
         str,
-        typer.Option("-q", "--query", help="Predicates, atoms and formulas: 'Cancer,Friends/2'."),
+        typer.Option(
+            "-q",
+            "--query",
+            help="What to ask, separated by commas: predicates (cancer or friends/2), atoms with "
+            "variables (friends(Anna, x)), formulas.",
+        ),
     ] = "",
     evidence: Annotated[
         Path | None,
-        typer.Option("-e", "--evidence", help="A .db file; '0.8 Smokes(Anna)' is a report."),
+        typer.Option(
+            "-e",
+            "--evidence",
+            help="A .db file with the known atoms. A line '0.8 smokes(Anna)' is virtual evidence: an "
+            "observation that is right with probability 0.8.",
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="A .db, .csv or .json file.")
+        Path | None,
+        typer.Option("-o", "--output", help="Write the answers to this .db, .csv or .json file."),
     ] = None,
     closed: Annotated[
         str,
         typer.Option(
-            "-cw", "--closed", help="Predicates whose unlisted atoms are false; * for all."
+            "-cw",
+            "--closed",
+            help="Predicates, separated by commas, whose unlisted atoms are false; '*': all that the "
+            "query does not ask for.",
         ),
     ] = "",
     opened: Annotated[
-        str, typer.Option("-ow", "--open", help="Predicates that '*' leaves open.")
+        str,
+        typer.Option(
+            "-ow",
+            "--open",
+            help="Predicates that --closed '*' leaves open, separated by commas.",
+        ),
     ] = "",
     formula: Annotated[
-        list[str] | None, typer.Option(help="One more formula; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Add a formula, with a weight ('1.5 ...') or hard ('... .'). May be repeated."
+        ),
     ] = None,
     most_probable: Annotated[
-        bool, typer.Option("--map", help="The most probable world instead of probabilities.")
+        bool, typer.Option("--map", help="Find the most probable world instead.")
     ] = False,
     likelihood: Annotated[
-        Path | None, typer.Option(help="log P of the worlds of this .db file instead.")
+        Path | None,
+        typer.Option(help="Report log P in nats of each world in this .db file instead."),
     ] = None,
     exact: Annotated[
         bool | None,
-        typer.Option("--exact/--sample", help="Enumerate, or run chains; else what is quicker."),
+        typer.Option(
+            "--exact/--sample",
+            help="Enumerate all worlds, or run chains. By default worlds are enumerated if there are "
+            "at most 2^20 (2^16 for networks).",
+        ),
     ] = None,
     error: Annotated[
-        float, typer.Option(help="Chains run until every standard error is so small.")
+        float, typer.Option(help="Stop when every standard error of a probability is below this.")
     ] = 0.01,
-    sweeps: Annotated[int, typer.Option(min=4, help="At most so many sweeps.")] = 20_000,
-    burn_in: Annotated[int, typer.Option(min=0, help="Sweeps before the first is counted.")] = 100,
-    chains: Annotated[int, typer.Option(min=1, help="Independent replicas.")] = 40,
-    levels: Annotated[int, typer.Option(min=1, help="Temperatures of a .mln model.")] = 6,
-    hottest: Annotated[float, typer.Option(help="The highest of them; the lowest is 1.")] = 10.0,
+    sweeps: Annotated[
+        int, typer.Option(min=4, help="Stop after this many sweeps at the latest.")
+    ] = 20_000,
+    burn_in: Annotated[int, typer.Option(min=0, help="Sweeps discarded at the start.")] = 100,
+    chains: Annotated[int, typer.Option(min=1, help="Number of independent chains.")] = 40,
+    levels: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Number of temperatures of parallel tempering (.mln models only)."
+        ),
+    ] = 6,
+    hottest: Annotated[
+        float, typer.Option(help="Highest temperature; the lowest is 1 (.mln models only).")
+    ] = 10.0,
     kernel: Annotated[
-        str | None, typer.Option(help="How chains move; by default what suits the model.")
+        str | None,
+        typer.Option(
+            help="Kernel: gibbs, metropolis, balanced, gradients, langevin, path, ...; by default "
+            "chosen for the model."
+        ),
     ] = None,
     seed: Seed = 0,
     overwrite: Overwrite = False,
 ) -> None:
-    """Ask a model: the probability of atoms and formulas, given evidence.
+    """Compute the probability of atoms and formulas given evidence.
 
-    Small spaces are enumerated, and the answers exact; otherwise chains run until the standard errors
-    are small, and say how far they are to be trusted. The evidence is open: what it does not list is
-    unknown, unless the predicate is closed.
+    Small spaces are enumerated, so the answers are exact. Otherwise chains run until the standard
+    errors are below --error, with warnings if they have not mixed. An atom that the evidence does not
+    list is unknown, unless its predicate is closed.
     """
+    given = changed_options(infer, locals())
     one_thread()
     from nmln.inference import Plan
     from nmln.runs import infer as inference
 
     if not (query.strip() or most_probable or likelihood is not None):
         raise InputError(
-            "the query is empty. Name predicates, atoms or formulas, as in -q 'Cancer,Friends(Anna, x)'"
-            ", or ask for --map or --likelihood."
+            "the query is empty. Name predicates, atoms or formulas, for example "
+            "-q 'cancer,friends(Anna, x)', or give --map or --likelihood."
         )
     if sum((bool(query.strip()), most_probable, likelihood is not None)) > 1:
-        raise InputError("ask for one thing at a time: --query, --map or --likelihood.")
+        raise InputError(
+            "only one of --query, --map and --likelihood can be given. Ask one thing at a time."
+        )
+    if not query.strip():
+        verb = "--map" if most_probable else "--likelihood"
+        refuse_unused(given, _CHAINS, f"has no effect with {verb}. Leave it out.")
     if output is not None:
         check_output(output, overwrite, [*model, evidence, likelihood])
     plan = Plan(chains, burn_in, sweeps, error, kernel=kernel)
@@ -135,7 +200,7 @@ def _tell(answers: "Answers") -> None:
     for answer in answers.answers[:_SHOWN]:
         typer.echo(str(answer))
     if len(answers) > _SHOWN:
-        typer.echo(f"… and {len(answers) - _SHOWN:,} more; -o FILE keeps them all.")
+        typer.echo(f"… and {len(answers) - _SHOWN:,} more; -o FILE writes all of them.")
     typer.echo(answers.method)
     for warning in answers.warnings:
         warn(warning)

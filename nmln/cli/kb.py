@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmln.cli.common import Overwrite, check_output, one_thread, progress, warn
+from nmln.cli.common import (
+    Overwrite,
+    check_output,
+    examples,
+    one_thread,
+    progress,
+    seed_option,
+    warn,
+)
 from nmln.errors import InputError, InterruptedRunError
 
 if TYPE_CHECKING:
@@ -16,79 +24,111 @@ if TYPE_CHECKING:
     from nmln.runs.knowledge import KnowledgeJob
 
 kb = typer.Typer(
-    help="Complete knowledge bases of triples: train, rank, list missing facts.",
+    help="Complete knowledge bases of triples: train, rank, list missing triples.",
     no_args_is_help=True,
 )
-Run = Annotated[Path, typer.Argument(help="The folder of a run of nmln kb train.")]
+Run = Annotated[Path, typer.Argument(help="Folder of a run of nmln kb train.")]
 
 
 @kb.command(
-    epilog="Examples:  nmln kb train nations --minutes 5  |  nmln kb train my_triples/ --seed 3  |  "
-    "nmln kb train nations --width 3 --output runs/nations-triples  |  "
-    "nmln kb train --resume runs/kb-nations"
+    epilog=examples(
+        "nmln kb train nations --minutes 5",
+        "nmln kb train my_triples/ --seed 3",
+        "nmln kb train nations --width 3 --output runs/nations-triples",
+        "nmln kb train --resume runs/kb-nations",
+    )
 )
 def train(
     source: Annotated[
         str | None,
         typer.Argument(
-            help="nations, kinship, umls, or a folder with train.tsv (and valid.tsv, test.tsv): head, "
-            "relation, tail, separated by tabs."
+            help="nations, kinship, umls, or a folder with train.tsv (and valid.tsv, test.tsv). Each "
+            "line has head, relation and tail, separated by tabs."
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="The folder of the run; runs/kb-NAME by default.")
+        Path | None, typer.Option(help="Folder for the run.", show_default="runs/kb-NAME")
     ] = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="Continue with the run in this folder.")
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after this many minutes.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Stop after this many epochs.", show_default="300")
     ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="End after so many minutes, if not earlier.")
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="End after so many epochs.")] = None,
     objective: Annotated[
-        str | None, typer.Option(help="conditional (default) or likelihood.")
+        str | None,
+        typer.Option(
+            help="conditional (predicts the missing head or tail) or likelihood (uses persistent "
+            "chains).",
+            show_default="conditional",
+        ),
     ] = None,
     width: Annotated[
-        int | None, typer.Option(help="Constants of a fragment: 2 (default) or 3.")
+        int | None,
+        typer.Option(help="Constants per fragment: 2 or 3; 3 is slower.", show_default="2"),
     ] = None,
     hidden: Annotated[
-        int | None, typer.Option(min=0, help="Hidden units of the fragment network; 0: none.")
+        int | None,
+        typer.Option(min=0, help="Hidden units of the fragment network; 0 leaves it out."),
     ] = None,
     embedding: Annotated[
-        int | None, typer.Option(min=0, help="Numbers that the network sees of a constant.")
+        int | None,
+        typer.Option(
+            min=0,
+            help="Length of a constant's vector in the fragment network.",
+            show_default="16",
+        ),
     ] = None,
     rank: Annotated[
-        int | None, typer.Option(min=0, help="Rank of the factors of single atoms; 0: none.")
+        int | None,
+        typer.Option(
+            min=0,
+            help="Length of the complex vectors that score single triples; 0 leaves them out.",
+            show_default="64",
+        ),
     ] = None,
     paths: Annotated[
-        int | None, typer.Option(min=0, help="Products along paths of two steps; 0: none.")
+        int | None,
+        typer.Option(
+            min=0,
+            help="Number of features over two-step paths; 0 leaves them out.",
+            show_default="0",
+        ),
     ] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Questions at a time.")] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Queries per training step.", show_default="256")
+    ] = None,
     negatives: Annotated[
-        int | None, typer.Option(min=0, help="Wrong answers drawn for each fact; 0: all.")
+        int | None,
+        typer.Option(min=0, help="Wrong answers sampled per fact; 0 uses all.", show_default="0"),
     ] = None,
-    rate: Annotated[float | None, typer.Option(help="Step size of the optimiser.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Learning rate.", show_default="0.015")] = None,
     hide: Annotated[
-        float | None, typer.Option(help="Share of the facts hidden from each question.")
+        float | None, typer.Option(help="Fraction of the facts hidden in each step, 0 to 1.")
     ] = None,
-    dropout: Annotated[float | None, typer.Option(help="Share of the features left out.")] = None,
-    penalty: Annotated[float | None, typer.Option(help="Keeps the factors small.")] = None,
+    dropout: Annotated[
+        float | None, typer.Option(help="Fraction of the features dropped in each step, 0 to 1.")
+    ] = None,
+    penalty: Annotated[
+        float | None, typer.Option(help="Weight of the regulariser on the vectors of --rank.")
+    ] = None,
     patience: Annotated[
-        int | None, typer.Option(min=1, help="Checks without a better one before it ends.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Stop after this many validations without improvement.",
+            show_default="20",
+        ),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=2**63 - 1, help="Repeats a run exactly; 0 by default.")
-    ] = None,
+    seed: Annotated[int | None, seed_option("Random seed.", show_default="0")] = None,
     checkpoint_seconds: Annotated[
-        float, typer.Option(min=0, help="How often the whole run is kept, to go on from.")
+        float, typer.Option(min=0, help="Seconds between checkpoints.")
     ] = 60,
 ) -> None:
-    """Train a potential with embeddings of the constants on the triples of train.tsv.
+    """Train an embedding model on the triples of train.tsv.
 
-    The parameters that rank the triples of valid.tsv best are kept. Ctrl-C keeps the best so far and
-    the whole run, to go on with --resume; after a kill that goes on from the last checkpoint. What you
-    do not say of sizes and regularisation is chosen by how many facts a pair of constants has. Writes
-    model/, history.csv and training.json.
+    Keeps the parameters that rank valid.tsv best. Ctrl-C saves the run; --resume continues it, after a
+    crash from the last checkpoint. Sizes and regularisation that you do not set depend on the number
+    of facts per pair of constants. Writes model/, history.csv and training.json.
     """
     one_thread()
     from nmln.runs import knowledge
@@ -103,7 +143,7 @@ def train(
     if resume is not None:
         if source is not None or output is not None or parts or wishes:
             raise InputError(
-                "--resume goes on with a run as it is. Give nothing else with it but "
+                "--resume continues a run with its recorded settings. The only other option allowed is "
                 "--checkpoint-seconds.",
                 kind="conflict",
             )
@@ -114,7 +154,7 @@ def train(
     elif source is None:
         raise InputError(
             "there is nothing to train on. Name a folder of triples or a known base (nmln kb train "
-            "nations), or go on with a run (--resume).",
+            "nations), or continue a run (--resume).",
             kind="missing",
         )
     else:
@@ -144,7 +184,7 @@ def _train(job: "KnowledgeJob", checkpoint_seconds: float) -> None:
     typer.echo(f"Written: {job.folder}/model, history.csv, training.json")
     if result.interrupted:
         raise InterruptedRunError(
-            f"stopped after {result.epochs} epochs, and kept; the best so far is the model.",
+            f"stopped after {result.epochs} epochs. The run is kept; its model is the best so far.",
             knowledge.resuming(job.folder),
         )
     typer.echo(f"Next: {_next(job.folder)}")
@@ -152,7 +192,7 @@ def _train(job: "KnowledgeJob", checkpoint_seconds: float) -> None:
 
 def _next(folder: Path) -> str:
     name = shlex.quote(str(folder))
-    return f"nmln kb rank {name}  |  nmln kb complete {name}"
+    return f"nmln kb rank {name}, or nmln kb complete {name}"
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -160,7 +200,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 class KnowledgeDisplay:
-    """A bar on a terminal; a line now and then elsewhere."""
+    """A progress bar on a terminal, otherwise a line every 20 seconds."""
 
     def __init__(self, job: "KnowledgeJob") -> None:
         from rich.console import Console
@@ -190,15 +230,15 @@ class KnowledgeDisplay:
             self.console.print(f"{text}, {step.seconds:.0f} s", markup=False)
 
 
-@kb.command(epilog="Example:  nmln kb rank runs/kb-nations")
+@kb.command(epilog=examples("nmln kb rank runs/kb-nations"))
 def rank(
     run: Run,
-    batch: Annotated[int, typer.Option(min=1, help="Questions at a time.")] = 64,
+    batch: Annotated[int, typer.Option(min=1, help="Queries ranked together.")] = 64,
 ) -> None:
-    """Rank head and tail of every validation and test triple among all constants.
+    """Rank the head and the tail of every validation and test triple among all constants.
 
-    Candidates that make another known triple are left out (filtered ranks); equal scores share the
-    mean of their places. Writes ranking.json and ranks.csv.
+    Candidates that give another known triple are left out (filtered ranks); equal scores share their
+    mean rank. Writes ranking.json and ranks.csv.
     """
     one_thread()
     from nmln.runs import knowledge
@@ -236,27 +276,37 @@ def _show_ranking(found: "dict[str, Ranking]") -> None:
 
 
 @kb.command(
-    epilog="Examples:  nmln kb complete runs/kb-nations --top 20  |  "
-    "nmln kb complete runs/kb-nations --relation embassy --surprising"
+    epilog=examples(
+        "nmln kb complete runs/kb-nations --top 20",
+        "nmln kb complete runs/kb-nations --relation embassy --surprising",
+    )
 )
 def complete(
     run: Run,
-    top: Annotated[int, typer.Option(min=1, help="How many triples.")] = 20,
+    top: Annotated[int, typer.Option(min=1, help="Number of triples to list.")] = 20,
     relation: Annotated[
-        list[str] | None, typer.Option(help="Only of this relation; may be repeated.")
+        list[str] | None,
+        typer.Option(help="List only triples of this relation. May be repeated."),
     ] = None,
     surprising: Annotated[
-        bool, typer.Option(help="First what is most above its relation's base rate.")
+        bool,
+        typer.Option(
+            help="Sort by how far the log-odds exceed those of the relation's base rate.",
+            show_default=False,
+        ),
     ] = False,
     held_out: Annotated[
-        bool, typer.Option(help="Also triples of valid.tsv and test.tsv, marked as such.")
+        bool,
+        typer.Option(
+            help="Also list triples of valid.tsv and test.tsv, and mark them.", show_default=False
+        ),
     ] = False,
     output: Annotated[
-        Path | None, typer.Option(help="The CSV file; RUN/missing.csv by default.")
+        Path | None, typer.Option(help="CSV file to write.", show_default="RUN/missing.csv")
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """List the most probable missing triples, with probabilities given all training facts."""
+    """List the most probable missing triples, with probabilities given all training triples."""
     one_thread()
     from rich.console import Console
     from rich.markup import escape
@@ -270,7 +320,7 @@ def complete(
         check_output(output, overwrite)
     path = output or run / "missing.csv"
     kinds = len(set(relation)) if relation else len(trained.base.relations)
-    with progress("looking at every pair", batches(trained.base, kinds)) as tick:
+    with progress("scoring all pairs", batches(trained.base, kinds)) as tick:
         found = knowledge.complete(
             trained,
             path,

@@ -1,54 +1,94 @@
-"""`nmln learn`: the weights of formulas from data, and networks where a configuration names one."""
+"""`nmln learn`: learn the weights of formulas, and networks if a configuration names one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import Overwrite, Seed, bar, check_output, one_thread, warn
+from nmln.cli.common import (
+    Overwrite,
+    Seed,
+    bar,
+    changed_options,
+    check_output,
+    one_thread,
+    refuse_unused,
+    warn,
+)
 from nmln.cli.train import train
 
 if TYPE_CHECKING:
     from nmln.training.weights import Learned
 
+_WEIGHTS = {  # used without a network only
+    "prior": "--prior",
+    "exact": "--exact/--sample",
+    "updates": "--updates",
+    "chains": "--chains",
+    "overwrite": "--overwrite",
+}
+
 
 def learn(
     model: Annotated[
-        Path, typer.Option("-i", "--input", help="A .mln file: predicates and formulas.")
+        Path, typer.Option("-i", "--input", help="A .mln file with predicates and formulas.")
     ],
     data: Annotated[
-        Path, typer.Option("-t", "--train", help="A .db file; --- separates independent worlds.")
+        Path,
+        typer.Option(
+            "-t",
+            "--train",
+            help="A .db file; a line '---' separates independent worlds; unlisted atoms are false.",
+        ),
     ],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="A .mln file; with a network, the folder of the run."),
+        typer.Option(
+            "-o",
+            "--output",
+            help="The .mln file to write, by default NAME-learned.mln; with a network, the folder of "
+            "the run.",
+        ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="A TOML file; a network that it names is trained too.")
+        Path | None,
+        typer.Option(help="TOML file with settings; the network that it names is trained too."),
     ] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A setting, as model.potential=fragment; may be repeated."),
+        typer.Option("--set", help="Change a setting: NAME=VALUE. May be repeated."),
     ] = None,
     prior: Annotated[
-        float, typer.Option(help="Standard deviation of the Gaussian prior on a weight.")
+        float, typer.Option(help="Standard deviation of the Gaussian prior on each weight.")
     ] = 10.0,
     exact: Annotated[
         bool | None,
-        typer.Option("--exact/--sample", help="Enumerate, or run chains; else what is quicker."),
+        typer.Option(
+            "--exact/--sample",
+            help="Enumerate all worlds, or run chains. By default worlds are enumerated if there are "
+            "at most 2^20.",
+        ),
     ] = None,
-    updates: Annotated[int, typer.Option(min=2, help="Updates of the weights.")] = 150,
-    chains: Annotated[int, typer.Option(min=2, help="Independent replicas.")] = 100,
+    updates: Annotated[
+        int,
+        typer.Option(
+            min=2, help="Number of weight updates (an upper limit if worlds are enumerated)."
+        ),
+    ] = 150,
+    chains: Annotated[int, typer.Option(min=2, help="Number of independent chains.")] = 100,
     seed: Seed = 0,
     overwrite: Overwrite = False,
 ) -> None:
-    """Learn the weights of formulas by likelihood.
+    """Learn the weights of formulas by maximum likelihood, with a Gaussian prior.
 
-    Learning starts from the weights in the file; hard formulas stay as they are. What the data do not
-    list is false. Writes the formulas with their weights, templates written out. With --config or --set
-    the potential that is named there is trained beside the formulas, as `nmln train` does.
+    Starts from the weights in the file; hard formulas are left unchanged. Atoms that the data do not
+    list are false. Writes a .mln file in which formula templates are expanded. With --config or --set,
+    a network is trained together with the formulas, as nmln train does.
     """
+    given = changed_options(learn, locals())
     if config is not None or change:
+        reason = "has no effect with --config or --set, which train a network. Leave it out."
+        refuse_unused(given, _WEIGHTS, reason)
         train(
             str(data), output=output, config=config, language=model, seed=seed, change=change or []
         )
@@ -71,7 +111,7 @@ def learn(
 def _tell(found: "Learned") -> None:
     for formula, weight, error in zip(found.formulas, found.weights, found.errors, strict=False):
         typer.echo(f"{weight:9.4f} +- {error:.4f}  {formula.formula}")
-    how = "every world enumerated" if found.exact else "the model sampled by chains"
+    how = "all worlds enumerated" if found.exact else "model expectations from chains"
     told = (
         ""
         if found.log_likelihood is None

@@ -1,4 +1,4 @@
-"""`nmln likelihood`: how probable held-out worlds and molecules are."""
+"""`nmln likelihood`: the log-likelihood of training and held-out data."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 
 def likelihood(
-    run: Annotated[Path, typer.Argument(help="The folder of a run of training.")],
-    chains: Annotated[int, typer.Option(min=2, help="Annealed chains, each way.")] = 100,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of annealing, each way.")] = 3000,
+    run: Annotated[Path, typer.Argument(help="Folder of a training run.")],
+    chains: Annotated[int, typer.Option(min=2, help="Annealing chains per direction.")] = 100,
+    steps: Annotated[int, typer.Option(min=1, help="Annealing steps per direction.")] = 3000,
     sweeps: Annotated[
-        int, typer.Option(min=3, help="Sweeps of the chains that lead from level to level.")
+        int, typer.Option(min=3, help="Sweeps of the chains that link neighbouring levels.")
     ] = 1000,
     seed: Seed = 0,
     data: Data = None,
 ) -> None:
-    """Estimate the log-likelihood of a run's training and test worlds, and molecules.
+    """Estimate the mean log-likelihood, in nats, of a run's training and test data.
 
-    log Z comes from chains annealed from independent groups to the noisiest level and back, and from
-    worlds recorded at all levels. Where the estimates from below and from above lie far apart, take
-    more steps and sweeps. Writes likelihood.json.
+    log Z is estimated by annealing from a model of independent groups to the noisiest level and back,
+    and by samples that link neighbouring levels. The two directions give a lower and an upper estimate;
+    if they are far apart, increase --steps and --sweeps. Writes likelihood.json.
     """
     one_thread()
     from nmln.runs import likelihood as job
@@ -42,22 +42,24 @@ def likelihood(
     typer.echo(
         f"log Z: {part.value:.2f} +- {part.error:.2f}, between {least:.2f} and {most:.2f} (from below "
         f"{part.low:.2f} +- {part.low_error:.2f}, from above {part.high:.2f} +- {part.high_error:.2f}; "
-        f"{part.effective_size:.0f} of {chains} chains count)"
+        f"effective number of chains: {part.effective_size:.0f} of {chains})"
     )
     if part.missed:
         warn(
-            f"the data alone add up to a log Z of {part.data:.2f}, more than the chains have found: "
-            "they never visit some worlds of much probability. What is told are upper bounds; train "
-            "with more moves a step, or for a shorter time."
+            f"the data alone contribute {part.data:.2f} to log Z, more than the chains found: the "
+            "chains miss probable worlds. The log-likelihoods above are upper bounds; train with more "
+            "moves per step, or for a shorter time."
         )
     elif part.contradictory:
         warn(
-            "the estimate from below is above the one from above: the chains have not settled. Take "
-            f"more sweeps, such as --sweeps {3 * sweeps}."
+            "the lower estimate of log Z must not exceed the upper one, but does: the chains have not "
+            f"converged. Use more sweeps, for example --sweeps {3 * sweeps}."
         )
     typer.echo(f"Written: {run / 'likelihood.json'}")
 
 
 def _tell(what: str, train: "Mean", test: "Mean | None") -> None:
     held_out = "" if test is None else f", test {test.value:.2f} +- {test.error:.2f}"
-    typer.echo(f"nats a {what}: train {train.value:.2f} +- {train.error:.2f}{held_out}")
+    typer.echo(
+        f"mean log-likelihood, nats per {what}: train {train.value:.2f} +- {train.error:.2f}{held_out}"
+    )

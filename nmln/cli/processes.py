@@ -1,4 +1,4 @@
-"""Several processes for one stage of a command, started and watched by this one."""
+"""Several processes for one stage of a command, started and supervised by this one."""
 
 import json
 import os
@@ -22,15 +22,15 @@ from nmln.errors import InterruptedRunError
 from nmln.memory import refuse_size
 from nmln.signals import LAUNCHER, PRIVATE_FOLDER, STOPPING, handling, raising
 
-_EXPLAINED = (2, 130)  # how a process leaves that has said itself what is wrong
+_EXPLAINED = (2, 130)  # exit codes of processes that have printed a message
 _PARTNER_LOST = 3
 _ASKING = (*STOPPING, *((signal.SIGQUIT,) if hasattr(signal, "SIGQUIT") else ()))
-_PROCESS = 160 * 2**20  # bytes that a process takes at the least, with torch loaded
+_PROCESS = 160 * 2**20  # the least memory of a process in bytes, with torch loaded
 _CHILD = "from nmln.cli.stages import main; main()"
 STAGE = "stage.json"  # in the private folder: the settings of the stage
-_LOOK = 0.1  # seconds between two looks at the processes
-_LAST_WORDS = 2.0  # seconds in which others may notice by themselves that one has failed
-_GRACE = 60.0  # seconds to save and leave, before a process is killed
+_LOOK = 0.1  # seconds between two checks of the processes
+_LAST_WORDS = 2.0  # seconds in which the other processes may detect that one has failed
+_GRACE = 60.0  # seconds to save and exit, before a process is killed
 
 
 def cores() -> int:
@@ -38,13 +38,13 @@ def cores() -> int:
 
 
 def check_processes(count: int) -> None:
-    """Refuse more processes than the memory can hold: a received configuration may name any number."""
-    refuse_size(count * _PROCESS, f"a command in {count:,} processes", "Take fewer (--processes).")
+    """Refuse more processes than fit into memory: a configuration from elsewhere may name any number."""
+    refuse_size(count * _PROCESS, f"a command in {count:,} processes", "Use fewer (--processes).")
 
 
 @contextmanager
 def stoppable(again: str) -> Iterator[None]:
-    """When this is stopped, by Ctrl-C or a signal, the message says how to continue: by `again`."""
+    """Report an interruption by Ctrl-C or a signal with `again`, the command that continues."""
     with raising():
         try:
             yield
@@ -53,7 +53,7 @@ def stoppable(again: str) -> Iterator[None]:
 
 
 def _stopped(again: str) -> InterruptedRunError:
-    return InterruptedRunError("stopped. What was reached is kept.", again)
+    return InterruptedRunError("stopped. The progress is kept.", again)
 
 
 def start_processes(
@@ -66,18 +66,18 @@ def start_processes(
     rendezvous: bool = True,
     attach: Callable[[Path], None] | None = None,
 ) -> None:
-    """Do a stage in `count` processes, and wait for them.
+    """Perform a stage in `count` processes, and wait for them.
 
-    When one is lost the others are ended, and the user reads how to continue from the last checkpoint:
-    by the command `again`, or by resuming the training in the folder.
+    If one process is lost, the others are stopped, and the message names the command that continues
+    from the last checkpoint.
 
     Args:
-        count: how many processes.
+        count: the number of processes.
         folder: the folder that they work in.
         stage: a name in `nmln.cli.stages`.
         settings: the arguments of the stage, in JSON form.
-        again: the command that continues; by default the one that resumes a training.
-        rendezvous: whether the processes talk to each other. Those that share nothing open no port.
+        again: the command that continues; by default the one that resumes the training in the folder.
+        rendezvous: whether the processes communicate. Without it no port is opened.
         attach: writes files that the stage reads into the private folder of the processes.
     """
     check_processes(count)
@@ -111,7 +111,7 @@ def start_processes(
 
 @contextmanager
 def _private_folder() -> Iterator[Path]:
-    """A folder that only this user can read, for what the processes exchange."""
+    """A temporary folder that only this user can read, for data that the processes exchange."""
     folder = Path(tempfile.mkdtemp(prefix="nmln-"))
     try:
         yield folder
@@ -128,14 +128,14 @@ def _start(stage: str, rank: int, count: int, private: Path) -> subprocess.Popen
         LAUNCHER: str(os.getpid()),
         PRIVATE_FOLDER: str(private),
     }
-    # The folder that one works in may hold received files: nothing is imported from there, unless
-    # the package itself is.
+    # The working directory may hold files from elsewhere: nothing is imported from it, unless the
+    # package itself is.
     at_home = Path(nmln.__file__).resolve().parents[1] == Path.cwd().resolve()
     return subprocess.Popen(
         [sys.executable, *([] if at_home else ["-P"]), "-c", _CHILD, stage],
         env={**os.environ, **told},
         stdin=subprocess.DEVNULL,
-        # Ctrl-C at a terminal comes here alone, and from here to each process, once.
+        # Ctrl-C at a terminal reaches only the launcher, which forwards it once to each process.
         start_new_session=True,
     )
 
@@ -143,9 +143,9 @@ def _start(stage: str, rank: int, count: int, private: Path) -> subprocess.Popen
 def _supervise(
     children: Sequence[subprocess.Popen[bytes]], asked: Sequence[int], private: Path
 ) -> dict[int, int]:
-    """Wait for all, end all when one fails or a stop is asked for; the exit codes of those that failed.
+    """Wait for all processes, and stop all if one fails or a signal arrives; returns exit codes.
 
-    Only those count that failed by themselves. A second signal ends all at once.
+    The codes are those of processes that failed on their own. A second signal stops all at once.
     """
     codes: dict[int, int] = {}
     while any(child.poll() is None for child in children) and not asked:
@@ -156,7 +156,7 @@ def _supervise(
     codes = _failed(children)
     if asked or codes:
         if codes and not asked:
-            silence_processes(private)  # the launcher says what happened
+            silence_processes(private)  # the launcher reports what happened
         for child in children:
             if child.poll() is None:
                 child.terminate()
@@ -194,32 +194,32 @@ def _stopped_in(folder: Path, again: str | None) -> InterruptedRunError:
 
     if (home := RunFolder(folder)).is_run:
         return _stopped(home.resume_command)
-    return InterruptedRunError("stopped before anything was kept.")
+    return InterruptedRunError("stopped before anything was saved.")
 
 
 def tell_loss(codes: dict[int, int], count: int, folder: Path, again: str | None = None) -> None:
-    """Leave as the first process that failed; say how to continue if it could not say so itself."""
+    """Exit as the first process that failed; report how to continue, unless that process did."""
     rank = min(codes, key=lambda one: _blame(codes[one]))
     code = codes[rank]
     if code in _EXPLAINED:
         raise typer.Exit(code) from None
     how = f"signal {-code}" if code < 0 else f"code {code}"
-    lost = f"process {rank} of {count} was lost ({how}), and the others were ended."
+    lost = f"process {rank} of {count} was lost ({how}), and the others were stopped."
     if again is not None:
-        fail(f"{lost} What was reached is kept. Continue with: {again}", code=1)
+        fail(f"{lost} The last checkpoints are kept. Continue with: {again}", code=1)
     from nmln.runs.folder import RunFolder
 
     if not (home := RunFolder(folder)).is_run:
-        fail(f"{lost} Nothing was kept yet: restart the command.", code=1)
+        fail(f"{lost} Nothing was saved yet: restart the command.", code=1)
     fail(
-        f"{lost} The last checkpoint holds the chains of all. Continue with: {home.resume_command} "
-        "(with --processes 1 to do it in one)",
+        f"{lost} The last checkpoint holds the chains of all processes. Continue with: "
+        f"{home.resume_command} (add --processes 1 to use one process)",
         code=1,
     )
 
 
 def _blame(code: int) -> int:
-    """Smaller for what explains more: some only lost a partner, some were ended by the launcher."""
+    """A sort key, smallest for the cause: some processes only lost a partner or were terminated."""
     if code in _EXPLAINED:
         return 0
     return {_PARTNER_LOST: 3, -signal.SIGTERM: 2}.get(code, 1)

@@ -1,4 +1,4 @@
-"""`nmln report`: a page about a run of training."""
+"""`nmln report`: a page about a training run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,12 +10,12 @@ from nmln.extras import require
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="The folder of a run of training.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a training run.")],
 ) -> None:
-    """Write a page about a run: what its curves say, the curves, and its settings.
+    """Write report.html about a run: findings, training curves and settings.
 
-    Made from the files of the run alone, during training or after it: report.html, training.png,
-    training.svg and training.csv, all in its folder.
+    Uses only the files of the run, during training or after it. Also writes training.png, training.svg
+    and training.csv, all into the run's folder.
     """
     require("nmln report", "matplotlib")
     one_thread()
@@ -23,7 +23,7 @@ def report(
     from nmln.runs.pages import write_report
 
     if pipeline.read_settings(run) is not None and pipeline.sampled(run):
-        outcome = pipeline.conclude(run)  # its page has more to show than the training
+        outcome = pipeline.conclude(run)  # this page covers training and samples
         typer.echo("Written: " + ", ".join(map(str, outcome.written)))
         return
 

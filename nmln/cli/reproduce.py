@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import Output, Seed, Seeds, one_thread, progress
+from nmln.cli.common import Output, Seed, Seeds, examples, one_thread, progress
 from nmln.cli.processes import check_processes, cores
 from nmln.errors import InputError
 from nmln.extras import require
@@ -14,26 +14,28 @@ if TYPE_CHECKING:
     from nmln.experiments.intervals import Interval
 
 reproduce = typer.Typer(
-    help="Run the paper's experiments again and draw their figures.", no_args_is_help=True
+    help="Repeat the paper's experiments and draw their figures.", no_args_is_help=True
 )
 
 
 @reproduce.command(
     "toy-tracking",
-    epilog="Examples:  nmln reproduce toy-tracking  |  "
-    "nmln reproduce toy-tracking --times 12 --sweeps 5 --output runs/quick",
+    epilog=examples(
+        "nmln reproduce toy-tracking",
+        "nmln reproduce toy-tracking --times 12 --sweeps 5 --output runs/quick",
+    ),
 )
 def toy_tracking(
     output: Output = Path("runs/toy-tracking"),
     seed: Seed = 0,
     seeds: Seeds = 20,
-    times: Annotated[int, typer.Option(min=3, help="How often the target changes.")] = 60,
-    sweeps: Annotated[int, typer.Option(min=1, help="Sweeps at every time.")] = 20,
+    times: Annotated[int, typer.Option(min=3, help="Number of times the target changes.")] = 60,
+    sweeps: Annotated[int, typer.Option(min=1, help="Sweeps after each change.")] = 20,
 ) -> None:
-    """Parallel noising and tempering follow a two-well target whose barrier grows.
+    """Compare parallel noising with tempering on a two-well target whose barrier grows.
 
-    Compares the magnetisation of the cold chains with the exact one, for several final barriers. Takes
-    about a minute. Writes results.json, curves.csv, figure.png and figure.svg.
+    Measures the distance of the cold chains' magnetisation from the exact one, for several final
+    barriers. Takes about a minute. Writes results.json, curves.csv, figure.png and figure.svg.
     """
     require("nmln reproduce toy-tracking", "matplotlib")
     from rich.console import Console
@@ -66,18 +68,18 @@ def toy_tracking(
 
 @reproduce.command(
     "two-peaks",
-    epilog="Examples:  nmln reproduce two-peaks  |  nmln reproduce two-peaks --sweeps 200 --seeds 5",
+    epilog=examples("nmln reproduce two-peaks", "nmln reproduce two-peaks --sweeps 200 --seeds 5"),
 )
 def two_peaks(
     output: Output = Path("runs/two-peaks"),
     seed: Seed = 0,
     seeds: Seeds = 20,
-    sweeps: Annotated[int, typer.Option(min=1, help="Sweeps of every chain.")] = 4000,
+    sweeps: Annotated[int, typer.Option(min=1, help="Sweeps per chain.")] = 4000,
 ) -> None:
-    """One chain and parallel tempering sample a density with two peaks.
+    """Compare a single chain with parallel tempering on a density with two peaks.
 
-    Compares their histograms with the density and counts how often they cross over. Takes about half a
-    minute. Writes results.json, figure.png and figure.svg.
+    Compares their histograms with the density and counts the crossings between the peaks. Takes about
+    half a minute. Writes results.json, figure.png and figure.svg.
     """
     require("nmln reproduce two-peaks", "matplotlib")
     from rich.console import Console
@@ -100,21 +102,23 @@ def two_peaks(
 
 
 @reproduce.command(
-    epilog="Examples:  nmln reproduce matching  |  nmln reproduce matching --nodes 6 --runs 3",
+    epilog=examples("nmln reproduce matching", "nmln reproduce matching --nodes 6 --runs 3"),
 )
 def matching(
     output: Output = Path("runs/matching"),
     seed: Seed = 0,
-    runs: Annotated[int, typer.Option(min=2, help="Independent repetitions.")] = 5,
-    nodes: Annotated[int, typer.Option(min=2, help="How many nodes are paired up.")] = 8,
+    runs: Annotated[
+        int, typer.Option(min=2, help="Independent repetitions, each with its own training.")
+    ] = 5,
+    nodes: Annotated[int, typer.Option(min=2, help="Number of nodes; must be even.")] = 8,
     evaluations: Annotated[
-        int, typer.Option(min=1000, help="Worlds scored in each training.")
+        int, typer.Option(min=1000, help="World evaluations per training run.")
     ] = 3_000_000,
 ) -> None:
-    """Learn from clean data that every node has exactly one partner.
+    """Compare parallel noising with Gibbs training on perfect matchings.
 
-    Parallel noising and plain Gibbs training, at equal numbers of potential evaluations and after the
-    same search for a learning rate. Takes some minutes. Writes results.json.
+    Both learn from clean data that every node has exactly one partner, with equal numbers of world
+    evaluations and after the same search for a learning rate. Takes some minutes. Writes results.json.
     """
     from rich.console import Console
     from rich.table import Table
@@ -127,7 +131,7 @@ def matching(
     )
     with progress("matching", settings.ticks) as tick:
         outcome = experiment.run(settings, output, tick)
-    table = Table("method", title="Samples that obey (mean and 95 % interval over runs)")
+    table = Table("method", title="Samples that are matchings (mean and 95 % interval over runs)")
     for name in ("share", "chains that changed", "learning rate"):
         table.add_column(name, justify="right")
     for method, interval in outcome.satisfied.items():
@@ -140,37 +144,47 @@ def matching(
 
 @reproduce.command(
     "n-queens",
-    epilog="Examples:  nmln reproduce n-queens --budget quick  |  "
-    "nmln reproduce n-queens --n 5 --runs 2 --steps 100 --sweeps 50 --kernel gibbs",
+    epilog=examples(
+        "nmln reproduce n-queens --budget quick",
+        "nmln reproduce n-queens --n 5 --runs 2 --steps 100 --kernel gibbs",
+    ),
 )
 def n_queens(
     output: Output = Path("runs/n-queens"),
     budget: Annotated[str, typer.Option(help="quick (minutes) or full (hours).")] = "quick",
-    n: Annotated[int, typer.Option(min=4, help="Rows and columns of a board.")] = 8,
+    n: Annotated[int, typer.Option(min=4, help="Number of rows and columns of the board.")] = 8,
     runs: Annotated[
-        int | None, typer.Option(min=2, max=1000, help="Independent runs, training included.")
+        int | None,
+        typer.Option(min=2, max=1000, help="Independent repetitions, each with its own training."),
     ] = None,
     seed: Seed = 0,
     kernel: Annotated[
-        list[str] | None, typer.Option(help="gibbs or gradients; both, if none is named.")
+        list[str] | None,
+        typer.Option(help="gibbs or gradients. May be repeated; by default both."),
     ] = None,
     rates: Annotated[
-        str | None, typer.Option(help="Noising's corruption rates, as 0.2,0.1,0.05,0.02,0.")
+        str | None,
+        typer.Option(help="Corruption rates, noisiest first, for example 0.2,0.1,0"),
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Updates in training.")] = None,
-    sweeps: Annotated[int | None, typer.Option(min=1, help="Samples of every chain.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps.")] = None,
+    sweeps: Annotated[
+        int | None, typer.Option(min=1, help="Sweeps per chain when sampling.")
+    ] = None,
     search: Annotated[
-        bool, typer.Option(help="Try several learning rates first, as --budget full does.")
+        bool,
+        typer.Option(
+            help="Search for a learning rate first, as --budget full does.", show_default=False
+        ),
     ] = False,
     processes: Annotated[
-        int, typer.Option(min=0, help="How many runs at a time; 0: one for each core.")
+        int, typer.Option(min=0, help="Number of parallel runs; 0 uses one per core.")
     ] = 0,
 ) -> None:
-    """Parallel noising and tempering learn boards of n queens as pictures and generate new ones.
+    """Compare noising with tempering on n-queens boards, learned as images.
 
-    Counts the pairs of queens that attack each other, the queens on a board and the boards that are
-    solved. Takes about ten minutes on two cores with --budget quick. Every finished run is kept: started
-    again, it goes on. Writes results.json, curves.csv, figure and boards as PNG and SVG.
+    Counts attacking pairs of queens, queens per board and solved boards. Takes about ten minutes on two
+    cores with --budget quick. Finished runs are kept; the same command continues. Writes results.json
+    and curves.csv, and the figures figure and boards as PNG and SVG.
     """
     require("nmln reproduce n-queens", "matplotlib")
     from rich.console import Console
@@ -227,7 +241,8 @@ def _numbers(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise InputError(
-            f"rates are numbers with commas between them, as 0.2,0.1,0, but these are {text!r}."
+            f"--rates must be numbers separated by commas, got {text!r}. Write, for example, "
+            "--rates 0.2,0.1,0."
         ) from None
 
 

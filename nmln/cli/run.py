@@ -1,4 +1,4 @@
-"""`nmln run`: the main job, from a file of molecules to a report."""
+"""`nmln run`: train on molecules, generate new ones and write a report."""
 
 import re
 import shlex
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import Seed, one_thread, settings_in, spinner
+from nmln.cli.common import one_thread, seed_option, settings_in, spinner
 from nmln.cli.processes import check_processes, cores, stoppable
 from nmln.cli.stages import perform
 from nmln.errors import InterruptedRunError
@@ -29,42 +29,58 @@ if TYPE_CHECKING:
 
 def run(
     data: Annotated[
-        str, typer.Option(help="A set of molecules by its name, or a .smi or .csv file.")
+        str, typer.Option(help="A named set of molecules, or a .smi or .csv file.")
     ] = "pubchem-10",
     size: Annotated[
         int | None,
         typer.Option(
-            "--size", "--nodes", min=1, help="Heavy atoms, where there are several sizes."
+            "--size",
+            "--nodes",
+            min=1,
+            help="Use only molecules with exactly this many heavy atoms. Required if the data have "
+            "several sizes.",
         ),
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(help="Of training, 7 by default; generating takes a third of it."),
+        typer.Option(
+            help="Minutes of training. Generating takes about a third as long again, or longer if "
+            "10,000 samples per level need it.",
+            show_default="7",
+        ),
     ] = None,
     num_samples: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Attempts at each level; by default as many as fit into the time."
+            min=1,
+            help="Samples drawn at each noise level, invalid ones included. By default chosen to fit "
+            "the time, from 10,000 to 200,000.",
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="The folder of the results; by default runs/main-NAME.")
+        Path | None, typer.Option(help="Folder for the results.", show_default="runs/main-NAME")
     ] = None,
-    seed: Seed = 0,
-    processes: Annotated[int, typer.Option(min=0, help="0: one for each core.")] = 0,
+    seed: Annotated[
+        int,
+        seed_option(
+            "Random seed. Runs limited by time differ; for an exact repeat add --set training.steps=N, "
+            "--num-samples and the same --processes."
+        ),
+    ] = 0,
+    processes: Annotated[
+        int, typer.Option(min=0, help="Number of processes; 0 uses one per core.")
+    ] = 0,
     change: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", help="Any setting of the training, as chains.moves=5; may be repeated."
-        ),
+        typer.Option("--set", help="Change a training setting: NAME=VALUE. May be repeated."),
     ] = None,
     chains: Annotated[int, typer.Option(min=1, hidden=True)] = 100,
     burn_in: Annotated[int, typer.Option(min=0, hidden=True)] = 300,
 ) -> None:
-    """Run the main job: learn from molecules, generate new ones, and tell how good they are.
+    """Train on molecules, generate new ones and write a report on their quality.
 
-    Trains on four fifths of the molecules, samples every noise level, compares with the fifth that was
-    kept apart, and writes report.html. Stopped at any time, the same command goes on where it stopped.
+    Trains on four fifths of the molecules, samples every noise level, compares the samples with the
+    held-out fifth and writes report.html. If it is interrupted, the same command continues.
     """
     require("nmln run", "rdkit", "pooch", "matplotlib")
     one_thread()
@@ -83,7 +99,7 @@ def run(
 
 
 def _performer(command: str) -> "Performer":
-    """Stages on the command line: in several processes, with a line for each and a display."""
+    """Performs stages in several processes and shows their progress."""
     from nmln.cli.sample import draw
     from nmln.cli.train import start_training
     from nmln.runs import pipeline
@@ -125,20 +141,20 @@ def _performer(command: str) -> "Performer":
 
 
 def _name(data: str, size: int | None) -> str:
-    """The folder of a job, by its data."""
+    """The default name of a job's folder, from the name of its data."""
     name = re.sub(r"\.(gz|smi|smiles|txt|csv|tsv)", "", Path(data).name) or "job"
     return f"main-{name}" if size is None else f"main-{name}-{size}"
 
 
 @contextmanager
 def _kept(command: str) -> Iterator[None]:
-    """When the job is stopped, the message names the command that continues all of it."""
+    """Make the message of an interruption name the command that continues the whole job."""
     try:
         yield
     except InterruptedRunError as error:
         raise InterruptedRunError(error.message, command) from None
     except KeyboardInterrupt:
-        raise InterruptedRunError("stopped. What is finished is kept.", command) from None
+        raise InterruptedRunError("stopped. Finished stages are kept.", command) from None
     except (typer.Exit, SystemExit) as left:
         code = left.exit_code if isinstance(left, typer.Exit) else left.code
         if code not in (0, 2):
@@ -154,7 +170,7 @@ def _show(outcome: "JobOutcome", seconds: float) -> None:
         typer.echo(text, err=True)
     Console(highlight=False).print(_table(outcome))
     spent = ", ".join(f"{name} {_clock(one)}" for name, one in outcome.seconds.items())
-    typer.echo(f"{_clock(seconds)} now; {spent}.")
+    typer.echo(f"Time: {_clock(seconds)} now; {spent}.")
     typer.echo(f"Report: {outcome.report}")
 
 
@@ -165,8 +181,9 @@ def _table(outcome: "JobOutcome") -> "Table":
     rank = outcome.levels[-1].rank
     table = Table(
         caption=escape(
-            "last: the target; [95 % interval over chains]; unique, in train: of the valid; recall: "
-            f"test molecules among the {rank:,} most frequent; covered: of the test set"
+            "last row: the target; [95 % interval over chains]; unique, in train: share of the valid "
+            f"samples; recall: test molecules among the {rank:,} most frequent; covered: share of the "
+            "test set"
         ),
         caption_justify="left",
     )
@@ -186,12 +203,12 @@ def _table(outcome: "JobOutcome") -> "Table":
 
 
 def _percent(share: float) -> str:
-    """A share, which nothing has where nothing is valid."""
+    """A share in percent; undefined if nothing is valid."""
     return "none" if isnan(share) else f"{share:.0%}"
 
 
 def _with_interval(found: "Estimate", scale: float, form: str) -> str:
-    """A number and its interval, which may be unknown."""
+    """A number with its interval, if that is known."""
     value, *ends = (form.format(scale * number) for number in found)
     percent = "%" if scale == 100 else ""
     known = found.low == found.low

@@ -1,4 +1,4 @@
-"""`nmln sample`: molecules or other worlds from a trained model."""
+"""`nmln sample`: draw molecules or other worlds from a trained model."""
 
 import os
 import shlex
@@ -22,74 +22,116 @@ if TYPE_CHECKING:
 
 def sample(
     run: Annotated[
-        Path | None, typer.Argument(help="The folder of a run of training, or --pretrained.")
+        Path | None, typer.Argument(help="The folder of a training run (or use --pretrained).")
     ] = None,
-    num_samples: Annotated[int, typer.Option(min=1, help="How many attempts.")] = 1000,
+    num_samples: Annotated[
+        int, typer.Option(min=1, help="Number of samples to draw, invalid molecules included.")
+    ] = 1000,
     output: Annotated[
         Path | None,
         typer.Option(
-            help="A folder for molecules, else a name without an ending; else RUN/samples."
+            help="Molecules: the output folder. Other worlds: the output file, without its extension.",
+            show_default="RUN/samples",
         ),
     ] = None,
-    all_levels: Annotated[bool, typer.Option(help="Rows and counts of every level.")] = False,
+    all_levels: Annotated[
+        bool,
+        typer.Option(
+            help="Keep the samples of every noise level, not only of the target (molecules only).",
+            show_default=False,
+        ),
+    ] = False,
     scaffold: Annotated[
-        str | None, typer.Option(help="SMILES that every molecule contains; * marks open atoms.")
+        str | None,
+        typer.Option(
+            help="SMILES of a substructure in every molecule; write * where further atoms may be "
+            "attached. Without *, they may be attached anywhere."
+        ),
     ] = None,
     formula: Annotated[
-        list[str] | None, typer.Option(help="A weighted or hard formula; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Add a formula, with a weight ('1.5 ...') or hard ('... .'). May be repeated."
+        ),
     ] = None,
     formula_file: Annotated[
-        list[Path] | None, typer.Option(help="A .mln file with formulas; may be repeated.")
+        list[Path] | None, typer.Option(help="Add the formulas of a .mln file. May be repeated.")
     ] = None,
     evidence: Annotated[
-        Path | None, typer.Option(help="A .db file with what is known; the rest is sampled.")
+        Path | None, typer.Option(help="A .db file with the known atoms; the others are sampled.")
     ] = None,
-    chains: Annotated[int, typer.Option(min=1, help="Independent replicas.")] = 100,
+    chains: Annotated[int, typer.Option(min=1, help="Number of independent chains.")] = 100,
     burn_in: Annotated[int, typer.Option(min=0, help="Sweeps before the first sample.")] = 300,
-    thin: Annotated[int, typer.Option(min=1, help="Sweeps from one sample to the next.")] = 4,
+    thin: Annotated[int, typer.Option(min=1, help="Keep one sample every THIN sweeps.")] = 4,
     moves: Annotated[
         int,
-        typer.Option(min=0, help="Moves of a sweep, after which chains swap; 0: as set up."),
+        typer.Option(
+            min=0,
+            help="Kernel moves per sweep, before levels exchange worlds; 0 uses the model's setting.",
+        ),
     ] = 0,
     kernel: Annotated[
-        str, typer.Option(metavar="NAME", help="Another kernel than the model is set up with.")
+        str, typer.Option(metavar="NAME", help="Kernel to use instead of the model's own.")
     ] = "",
     seed: Seed = 0,
     block_size: Annotated[
         int,
-        typer.Option(min=1, help="Replicas that a process draws together; few are slower."),
+        typer.Option(
+            min=1, help="Chains simulated together in one process; small blocks are slower."
+        ),
     ] = 50,
     processes: Annotated[
-        int, typer.Option(min=0, help="0: one for each core, or one for what is not molecules.")
+        int,
+        typer.Option(
+            min=0,
+            help="Number of processes; 0 uses one per core for molecules and one process for other "
+            "worlds.",
+        ),
     ] = 0,
     part: Annotated[
         str | None,
-        typer.Option(metavar="K/N", help="Draw only the K-th of N shares, to be joined later."),
+        typer.Option(
+            metavar="K/N",
+            help="Draw only part K of N, for example on another machine; join the parts later with "
+            "--join.",
+        ),
     ] = None,
-    join: Annotated[bool, typer.Option("--join", help="Put all parts together.")] = False,
+    join: Annotated[bool, typer.Option("--join", help="Merge all parts into one result.")] = False,
     parts_in: Annotated[
         list[Path] | None,
         typer.Option(
-            "--from", metavar="DIR", help="With --join: where parts are; may be repeated."
+            "--from",
+            metavar="DIR",
+            help="With --join: a folder that holds parts. May be repeated.",
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Continue with what was begun, as it was.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            help="Continue an interrupted sampling with its recorded settings.", show_default=False
+        ),
+    ] = False,
     overwrite: Annotated[
-        bool, typer.Option(help="Replace samples, once the new ones are complete.")
+        bool,
+        typer.Option(
+            help="Replace existing samples when the new ones are complete.", show_default=False
+        ),
     ] = False,
     pretrained: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="A model that comes with nmln, in place of a run: pubchem-10."
+            metavar="NAME",
+            help="Sample from a model that comes with nmln, pubchem-10, instead of a run. It is "
+            "copied to runs/pretrained-NAME.",
         ),
     ] = None,
 ) -> None:
     """Sample worlds from the target level of a trained model.
 
-    Molecules: samples.csv.gz has a row for every attempt, counts.csv how often each valid molecule came,
-    sampling.json the rest. Ctrl-C keeps what was reached; --resume, or the same command again, goes on.
-    Other worlds are written in the format that the model was trained on. What comes out does not depend
-    on the number of processes, nor on whether it is drawn in parts.
+    For molecules, samples.csv.gz has one row per sample, counts.csv the count of each valid molecule,
+    and sampling.json the settings and diagnostics. Other worlds are written in the format of the
+    training data. Ctrl-C keeps what was drawn; the same command, or --resume, continues. Results do not
+    depend on the number of processes or parts.
     """
     given = changed_options(sample, locals())
     one_thread()
@@ -104,17 +146,17 @@ def sample(
     }  # fmt: skip
     if resume and given - {"run", "pretrained", "output", "part", "processes", "resume"}:
         raise InputError(
-            "--resume continues a sampling as it was started. Give nothing else with it than --output, "
-            "--part and --processes.",
+            "--resume continues a sampling with its recorded settings. The only other options allowed "
+            "are --output, --part and --processes.",
             kind="conflict",
         )
     if parts_in and not join:
-        raise InputError("--from names the parts to be joined. Give --join too.", kind="conflict")
+        raise InputError("--from is used only with --join. Give --join too.", kind="conflict")
     if join:
         if given - {"run", "pretrained", "output", "join", "parts_in", "overwrite", "processes"}:
             raise InputError(
-                "--join puts together what was drawn. Give nothing else with it than --from, --output "
-                "and --overwrite.",
+                "--join merges parts with their recorded settings. The only other options allowed are "
+                "--from, --output and --overwrite.",
                 kind="conflict",
             )
         _join(opened, output, parts_in or [], overwrite)
@@ -143,7 +185,7 @@ def sample(
 def _folder(run: Path | None, name: str | None) -> Path:
     if (run is None) == (name is None):
         raise InputError(
-            "say what to sample from: either the folder of a run, or a model that comes with nmln "
+            "name one model to sample from: either the folder of a run, or a model that comes with nmln "
             "(--pretrained pubchem-10)."
         )
     if run is not None:
@@ -161,7 +203,7 @@ def _draw(
     part: "Part | None",
     processes: int,
 ) -> None:
-    """Draw what `begin` starts or resumes, in this process or several."""
+    """Draw the samples of the job that `begin` starts or resumes, in one or several processes."""
     from nmln.runs import sample as sampling
     from nmln.runs import stream
 
@@ -179,12 +221,12 @@ def _draw(
                 return
     typer.echo(
         f"part {part.number} of {part.total} is done: {len(job.blocks)} of {job.settings.parts} blocks, "
-        f"in {place.work}. When all parts are, join them with: {_joining(opened, output)}"
+        f"in {place.work}. When all parts are done, join them with: {_joining(opened, output)}"
     )
 
 
 def draw(job: "SamplingJob", run: Path, processes: int, again: str) -> None:
-    """Draw the blocks of a sampling that are not done, in several processes if there are as many."""
+    """Draw the unfinished blocks of a sampling, in this process or in several."""
     left = any(job.sweeps_done(block) < job.settings.sweeps for block in job.blocks)
     if processes > 1 and left and not job.joins:
         part = job.place.part
@@ -199,7 +241,7 @@ def draw(job: "SamplingJob", run: Path, processes: int, again: str) -> None:
 
 
 def draw_blocks(run: str, output: str, part: list[int] | None) -> None:
-    """The stage of one of several processes: every so many-th block of a sampling is drawn here."""
+    """The stage of one of several processes: draws every WORLD_SIZE-th block of a sampling."""
     from nmln.runs import sample as sampling
     from nmln.runs import stream
     from nmln.runs.workspace import Part
@@ -270,7 +312,7 @@ def _tell_molecules(found: "Generated") -> None:
     target = summary["levels"][-1]
     typer.echo(
         f"{summary['attempts']:,} attempts, {found.valid:.1%} valid, {target['unique']:,} different "
-        f"molecules; {summary['samples_per_second']:,.0f} samples a second, "
+        f"molecules; {summary['samples_per_second']:,.0f} samples per second, "
         f"{summary['moves_per_sample']} moves each. Written: "
         + ", ".join(map(str, found.written[:3]))
     )

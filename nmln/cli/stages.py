@@ -1,8 +1,8 @@
-"""The stages that several processes can do together, each started by its name.
+"""Stages that several processes can perform together, each started by its name.
 
-The process that the user has started writes the settings of a stage as JSON into a folder that only the
-user can read, and starts processes that call `main` with the name of the stage. With one process the
-same function is called here.
+The user's process writes the settings of a stage as JSON into a folder that only the user can read, and
+starts processes that call `main` with the name of the stage. With one process it calls the same
+function itself.
 """
 
 import json
@@ -32,7 +32,7 @@ def perform(
     again: str | None = None,
     **options: Any,
 ) -> None:
-    """Do a stage, in this process or in several; `options` are those of `start_processes`."""
+    """Perform a stage, in this process or in several; `options` are those of `start_processes`."""
     if processes > 1:
         start_processes(processes, folder, stage, settings, again, **options)
     else:
@@ -40,7 +40,7 @@ def perform(
 
 
 def main() -> None:
-    """One of several processes: do the stage that the command line names."""
+    """Perform the stage that the command line names, in one of several processes."""
     with reporting_errors():
         one_thread()
         settings = Path(os.environ[PRIVATE_FOLDER]) / STAGE

@@ -1,4 +1,4 @@
-"""`nmln train`: learn a model from worlds, and resume it."""
+"""`nmln train`: train a model, or continue a run."""
 
 import os
 import time
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmln.cli.common import Data, alone, one_thread, settings_in
+from nmln.cli.common import alone, one_thread, seed_option, settings_in
 from nmln.cli.processes import cores
 from nmln.cli.stages import perform
 from nmln.dropped import dropped_lines
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from nmln.runs.train import TrainingJob
     from nmln.training import Metrics
 
-_MOST_SEED = 2**63 - 1
 _LENGTHS = ("steps", "minutes")
 _DATA = "data.safetensors"  # in the folder of several processes: the data, parsed
 
@@ -29,37 +28,81 @@ _DATA = "data.safetensors"  # in the folder of several processes: the data, pars
 def train(
     source: Annotated[
         str | None,
-        typer.Argument(help="A set of molecules, a .smi, .csv, .db or .graphml file, or a folder."),
+        typer.Argument(
+            help="A named set of molecules, a .smi, .csv, .db, .nl or .graphml file, or a folder of "
+            ".graphml files.",
+            show_default="pubchem-10",
+        ),
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="The folder of the run.")] = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="Continue with the run in this folder.")
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the run.", show_default="runs/NAME")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file with settings (docs/reference/settings.md); options override it."
+        ),
+    ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="What to build on: small, molecules or paper.")
+        str | None,
+        typer.Option(
+            help="Base settings: small, molecules (more chains, regularised) or paper.",
+            show_default="small",
+        ),
     ] = None,
-    language: Annotated[Path | None, typer.Option(help="A .mln file, for .db worlds.")] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Heavy atoms of the molecules.")] = None,
-    steps: Annotated[int | None, typer.Option(min=0, help="How many updates.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="How long, instead of steps.")] = None,
+    language: Annotated[
+        Path | None,
+        typer.Option(
+            help="The .mln file that declares the predicates of .db data; its formulas are used too."
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes",
+            "--size",
+            min=1,
+            help="Use only molecules with exactly this many heavy atoms. Required if the data have "
+            "several sizes.",
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=0, help="Number of parameter updates.", show_default="3000"),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Training time in minutes, instead of --steps.")
+    ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, max=_MOST_SEED, help="Repeats a run exactly.")
+        int | None,
+        seed_option(
+            "Random seed. The same seed, --steps and --processes give the same model.",
+            show_default="0",
+        ),
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=0, help="How many processes; 0: one for each core.")
+        int | None,
+        typer.Option(min=0, help="Number of processes; 0 uses one per core.", show_default="0"),
     ] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any setting, as chains.moves=5; may be repeated."),
+        typer.Option("--set", help="Change a setting: NAME=VALUE. May be repeated."),
     ] = None,
-    tensorboard: Annotated[bool, typer.Option(help="Write events for TensorBoard too.")] = False,
-    data: Data = None,
+    tensorboard: Annotated[
+        bool, typer.Option(help="Also write events for TensorBoard.", show_default=False)
+    ] = False,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="New location of the run's data, if the file has moved (only with --resume)."
+        ),
+    ] = None,
 ) -> None:
-    """Train one model for every corruption level, with persistent chains.
+    """Train a model: one network per corruption level, by maximum likelihood with persistent chains.
 
-    Everything is kept in the folder of the run: its settings, one line of metrics a step, checkpoints
-    once a minute, and in the end the model. Ctrl-C keeps what was reached and leaves.
+    The run folder holds the settings, metrics (one line per step), checkpoints (one per minute) and
+    finally the model. Ctrl-C saves a checkpoint; continue with --resume.
     """
     if tensorboard:
         require("nmln train --tensorboard", "tensorboard")
@@ -68,8 +111,8 @@ def train(
         given = (source, output, config, preset, nodes, steps, minutes, seed, change)
         if any(one is not None and one != [] for one in given):
             raise InputError(
-                "--resume continues a run as it is. Give nothing else with it but --processes, "
-                "--tensorboard, and --data or --language where the data have moved.",
+                "--resume continues a run with its recorded settings. The only other options allowed "
+                "are --processes, --tensorboard, and --data or --language if the data have moved.",
                 kind="conflict",
             )
         named = None if language is None else str(language)
@@ -78,7 +121,8 @@ def train(
         return
     if data is not None:
         raise InputError(
-            "--data is for --resume. Name the data of a new run without it.", kind="conflict"
+            "--data is used only with --resume. Name the data of a new run without it.",
+            kind="conflict",
         )
     flags: dict[str, Any] = {
         "data.source": source,
@@ -124,7 +168,7 @@ def start_training(
 def begin_training(
     folder: str, config: dict[str, Any], tensorboard: bool, source: "Source | None" = None
 ) -> None:
-    """The stage of a new run: this process is all of it, or one of several."""
+    """The stage that starts a new run, in the only process or in one of several."""
     from nmln.config import configure, override
     from nmln.distributed import join, leave
     from nmln.runs import train as training
@@ -141,7 +185,7 @@ def begin_training(
 
 
 def resume_training(folder: str, data: str | None, language: str | None, tensorboard: bool) -> None:
-    """The stage of a run that is continued: this process is all of it, or one of several."""
+    """The stage that continues a run, in the only process or in one of several."""
     from nmln.distributed import join, leave
     from nmln.runs import train as training
 
@@ -153,7 +197,7 @@ def resume_training(folder: str, data: str | None, language: str | None, tensorb
 
 
 def _check_new(folder: Path) -> None:
-    """Before any process is started: a run that is there must not be started again."""
+    """Refuse a folder that already holds a run, before any process is started."""
     from nmln.runs.folder import RunFolder
 
     RunFolder(folder).check_new()
@@ -169,15 +213,16 @@ def _settings(config: Path | None, preset: str | None, flags: dict[str, Any]) ->
     length = {name: flags[f"training.{name}"] for name in _LENGTHS if f"training.{name}" in flags}
     if None not in length.values() and len(length) > 1:
         raise InputError(
-            "--minutes and --steps both say how long to train. Give one of them.", kind="conflict"
+            "--minutes and --steps both set the length of training. Give one of them.",
+            kind="conflict",
         )
     if length.keys() == {"steps"}:
-        flags = {"training.minutes": None, **flags}  # of the file, which flags override
+        flags = {"training.minutes": None, **flags}  # the flag overrides the minutes of the file
     return override(base, flags)
 
 
 def _processes(config: "Config") -> int:
-    """How many processes a run gets: as it says, or one for each core; no more than it has blocks."""
+    """The number of processes of a run: as set, or one per core; at most one per block."""
     wanted = config.training.processes or cores()
     wanted = min(wanted, config.training.blocks or wanted)
     return min(wanted, config.chains.replicas, config.training.batch)
@@ -208,7 +253,7 @@ def _train(job: "TrainingJob", tensorboard: bool) -> None:
 
 
 class TrainingDisplay:
-    """A table of the levels and a bar on a terminal; a line now and then elsewhere."""
+    """A table of the levels on a terminal, otherwise a line every 20 seconds."""
 
     def __init__(self, job: "TrainingJob") -> None:
         from rich.console import Console
@@ -234,7 +279,7 @@ class TrainingDisplay:
     def on_start(self, job: "TrainingJob") -> None:
         source, training = job.source, job.config.training
         self.console.print(
-            f"{len(source.train):,} worlds to learn from, {len(source.test):,} kept apart; "
+            f"{len(source.train):,} worlds to learn from, {len(source.test):,} held out; "
             f"{source.space.measure}\n{training.steps:,} steps, {job.trainer.ranks.count} "
             f"process{'es' if job.trainer.ranks.count > 1 else ''}, kept in {job.folder}",
             markup=False,
@@ -268,7 +313,7 @@ class TrainingDisplay:
         told = dict(self.quality)
         held_out = told.pop("held_out", None)
         text = "".join(f", {name} {share:.0%}" for name, share in told.items())
-        return text if held_out is None else f"{text}, held out {held_out:.1f} nats a world"
+        return text if held_out is None else f"{text}, held out {held_out:.1f} nats per world"
 
     def _line(self, metrics: "Metrics") -> str:
         return (

@@ -1,1 +1,1 @@
-"""What a user does with a folder: train, sample, evaluate, ask; one file for each."""
+"""Work on run folders: training, sampling, evaluation, inference; one file for each task."""

@@ -1,8 +1,8 @@
-"""One block of chains: drawn, kept and resumed by itself, so that any process anywhere can do it.
+"""One block of chains, drawn, saved and resumed independently, so that any process can do it.
 
-A block has its own random stream, file of samples and checkpoints, and knows nothing of the others.
-How chains are dealt into blocks depends on the settings only: what comes out does not depend on the
-number of processes, on timing, or on the order in which blocks are drawn.
+A block has its own random stream, file of samples and checkpoints, and does not depend on other blocks.
+The division of chains into blocks depends only on the settings: the samples do not depend on the number
+of processes, on timing, or on the order in which blocks are drawn.
 """
 
 import time
@@ -30,17 +30,17 @@ from nmln.sampler import Snapshot, snapshot, start
 from nmln.signals import GivenUpError
 from nmln.types import Evaluations, State, Sweep, Tuning
 
-REMEMBERED = 100_000  # worlds that the decoder of a process keeps
-_DRAWS = 500  # that are kept to judge how well the chains mix
+REMEMBERED = 100_000  # decoded worlds in the cache of a process
+_DRAWS = 500  # draws kept for the diagnostics of the chains
 SAVE_EVERY = 20.0  # seconds
 
 
 @dataclass(frozen=True)
 class SamplingJob:
-    """Sampling at a place. `about` is told in the summary: the command, the scaffold, and so on.
+    """A sampling at a place. The summary includes `about`: the command, the scaffold, and so on.
 
-    `folders` are those of its blocks, which lie elsewhere if parts are joined. `overwrite` says whether
-    older samples may be replaced.
+    `folders` are those of the blocks, which lie elsewhere if parts are joined. `overwrite` allows older
+    samples to be replaced.
     """
 
     place: SamplePlace
@@ -53,7 +53,7 @@ class SamplingJob:
 
     @staticmethod
     def of(place: SamplePlace, model: Model, begun: Begun) -> "SamplingJob":
-        """The sampling that a working folder tells of."""
+        """The sampling that a working folder describes."""
         folders = [begun.work / f"{begun.blocks}-{n}" for n in range(begun.settings.parts)]
         for number, source in enumerate(begun.sources):
             for block in range(number, begun.settings.parts, len(begun.sources)):
@@ -70,28 +70,28 @@ class SamplingJob:
 
     @property
     def folder(self) -> Path:
-        """Where the samples go."""
+        """The output folder."""
         return self.place.output
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """The levels that rows are written of."""
+        """The levels whose samples are written."""
         count = self.model.method.chain_levels
         return tuple(range(count)) if self.settings.all_levels else (count - 1,)
 
     @property
     def counted(self) -> tuple[int, ...]:
-        """The levels that have a file of counts each."""
+        """The levels with a file of counts of their own."""
         return self.levels if self.settings.all_levels else ()
 
     @property
     def again(self) -> str:
-        """What to type to go on."""
-        return self.about.get("resume", "the same again")
+        """The command that continues this sampling."""
+        return self.about.get("resume", "the same command")
 
     @property
     def blocks(self) -> range:
-        """The blocks that are drawn here: all, or the share of a part."""
+        """The blocks drawn here: all, or those of a part."""
         if self.place.part is None:
             return range(self.settings.parts)
         number, count = self.place.part
@@ -99,7 +99,7 @@ class SamplingJob:
 
     @property
     def joins(self) -> bool:
-        """Whether its blocks were drawn elsewhere, as parts."""
+        """Whether the blocks were drawn elsewhere, as parts."""
         return self.folders[0].parent != self.work
 
     def block(self, number: int) -> Path:
@@ -110,22 +110,22 @@ class SamplingJob:
         return self.block(number) / LOCK
 
     def data(self, number: int) -> Path:
-        """The samples of a block."""
+        """The file of a block's samples."""
         return self.block(number) / (ROWS if self.settings.kind == "molecules" else WORLDS)
 
     def sweeps_done(self, number: int) -> int:
-        """How far a block has come."""
+        """The number of sweeps in the last checkpoint of a block."""
         return checkpoint.latest_step(self.block(number)) or 0
 
     @property
     def left(self) -> float:
-        """Sweeps that are left to do, as a mean over the blocks drawn here."""
+        """The number of remaining sweeps, as a mean over the blocks drawn here."""
         done = [min(self.settings.sweeps, self.sweeps_done(block)) for block in self.blocks]
         return self.settings.sweeps - sum(done) / len(done)
 
 
 def _chains(job: SamplingJob) -> ModelChains:
-    """What runs the chains of a sampling, under its conditions."""
+    """The chains of a sampling, under its conditions."""
     model, settings = job.model, job.settings
     conditions = settings.conditions(model.space)
     return model.chains(
@@ -137,9 +137,9 @@ def _chains(job: SamplingJob) -> ModelChains:
 
 
 def check_start(job: SamplingJob) -> None:
-    """Refuse what cannot be drawn: too many chains, or conditions that contradict each other.
+    """Refuse too many chains, and conditions that contradict each other.
 
-    Conditions are tried by starting one chain of every level.
+    Formulas are tried by starting one chain at every level.
     """
     levels = job.model.method.chain_levels
     refuse_chains(job.model.space, levels, job.settings.slice(0)[1])
@@ -152,7 +152,7 @@ def check_start(job: SamplingJob) -> None:
 def chains_of(
     job: SamplingJob, block: int, rng: Generator, resumed: Snapshot | None = None
 ) -> Iterator[Sweep]:
-    """Every sweep of a block, those of the burn-in included, so that it can be kept at any time."""
+    """All sweeps of a block, including the burn-in, so that it can be saved after each of them."""
     settings, chains = job.settings, _chains(job)
     _, count = settings.slice(block)
     return chains.run(
@@ -166,14 +166,14 @@ def chains_of(
 
 
 class Kept(NamedTuple):
-    """Where a block stands when it is kept."""
+    """The content of a block's checkpoint."""
 
     snapshot: Snapshot | None = None
     offset: int = 0
     pending: bytes = b""
     recorder: KeptRecorder | None = None
     seconds: float = 0.0
-    decoding: float = 0.0  # seconds of these that decoding and writing took
+    decoding: float = 0.0  # part of `seconds` spent on decoding and writing
 
     @property
     def sweeps(self) -> int:
@@ -181,7 +181,7 @@ class Kept(NamedTuple):
 
     @staticmethod
     def load(job: SamplingJob, block: int) -> "Kept":
-        """Where a block was kept last; refuses what is not of this sampling and this block."""
+        """The last checkpoint of a block; refuses one of another sampling or block."""
         folder = job.block(block)
         if not checkpoint.saved_steps(folder):
             return Kept()
@@ -189,7 +189,7 @@ class Kept(NamedTuple):
         try:
             tree = checkpoint.unflatten(found.tensors, found.content)
             if job.settings.block and (tree["settings"], tree["block"]) != _mark(job, block):
-                raise ValueError("it is of another sampling")
+                raise ValueError("its settings are those of another sampling")
             return _checked(job, block, tree)
         except (
             KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError,
@@ -218,12 +218,12 @@ class Kept(NamedTuple):
 
 
 def _mark(job: SamplingJob, block: int) -> tuple[str, int]:
-    """What says in a checkpoint which sampling and block it is of."""
+    """The sampling and the block, as recorded in a checkpoint."""
     return job.settings.digest, block
 
 
 def _checked(job: SamplingJob, block: int, tree: dict[str, Any]) -> Kept:
-    """What a checkpoint holds, if it can be of this block."""
+    """The content of a checkpoint, checked against the settings of this block."""
     number, state, walkers, rng, tuning, evaluations = tree["snapshot"]
     point = Snapshot(
         number, State(*state), walkers, rng, Tuning(*tuning), Evaluations(*evaluations)
@@ -231,18 +231,20 @@ def _checked(job: SamplingJob, block: int, tree: dict[str, Any]) -> Kept:
     settings, (_, chains) = job.settings, job.settings.slice(block)
     levels = job.model.method.chain_levels
     if not 0 < number <= settings.sweeps:
-        raise ValueError(f"it is of sweep {number} of {settings.sweeps}")
+        raise ValueError(f"its sweep must be from 1 to {settings.sweeps}, got {number}")
     shape = (levels, chains, job.model.space.groups)
     if point.state.values.shape != shape or point.state.scores.shape != shape[:2]:
-        raise ValueError("its chains are others")
+        raise ValueError("its chains have another shape")
     if walkers.shape != shape[:2]:
-        raise ValueError("its walkers are others")
+        raise ValueError("its walkers have another shape")
     recorder = KeptRecorder.restored(tree["recorder"])
     if recorder.seen != max(0, number - settings.burn_in):
-        raise ValueError(f"it has recorded {recorder.seen} sweeps")
+        raise ValueError(
+            f"the number of recorded sweeps, {recorder.seen}, does not fit sweep {number}"
+        )
     offset, seconds, decoding = tree["offset"], float(tree["seconds"]), float(tree["decoding"])
     if type(offset) is not int or offset < 0:
-        raise ValueError("it does not say how long its file is")
+        raise ValueError("offset must be a whole number of at least 0")
     pending = tree["pending"].numpy().tobytes()
     return Kept(point, offset, pending, recorder, seconds, decoding)
 
@@ -256,7 +258,7 @@ def work_on(
     tick: Callable[[], None] | None,
     save_every: float,
 ) -> None:
-    """Bring a block from where it was kept to its end; only molecules have a decoder."""
+    """Draw a block from its last checkpoint to its end; only molecules have a decoder."""
     settings = job.settings
     rng = Generator().manual_seed(settings.stream(block))
     recorder = kept.recorder or KeptRecorder(keep=_DRAWS)
@@ -274,7 +276,7 @@ def work_on(
     def stopped() -> InterruptedRunError:
         number = 0 if point is None else point.number
         return InterruptedRunError(
-            f"stopped after sweep {number} of {settings.sweeps}, and kept.", job.again
+            f"stopped after sweep {number} of {settings.sweeps}. The progress is kept.", job.again
         )
 
     with SampleFile(job.data(block), kept.offset, kept.pending) as rows:
@@ -284,7 +286,7 @@ def work_on(
                 sweep = next(chains, None)
             except (
                 GivenUpError
-            ):  # within a sweep, which is taken again: all else is as after the last
+            ):  # within a sweep, which is repeated later: the rest is as after the last sweep
                 if point is not None:
                     keep(rows)
                 raise stopped() from None
@@ -311,7 +313,7 @@ def work_on(
 
 
 def decoder_of(job: SamplingJob) -> Decoder | None:
-    """One for all blocks of a process: what it remembers saves time and changes nothing."""
+    """The decoder that all blocks of a process share; its cache does not affect the results."""
     molecules = job.settings.kind == "molecules"
     return Decoder(job.model.space, most=REMEMBERED) if molecules else None
 
@@ -319,7 +321,7 @@ def decoder_of(job: SamplingJob) -> Decoder | None:
 def _recording(
     job: SamplingJob, block: int, decoder: Decoder | None
 ) -> Callable[[int, Sweep], bytes]:
-    """What is written of one draw."""
+    """A function that gives the bytes to write for one draw."""
     settings, space = job.settings, job.model.space
     if decoder is None:
         return lambda draw, sweep: packed(

@@ -1,4 +1,4 @@
-"""Several runs as one model, in a folder that is sampled and evaluated like that of a run."""
+"""Several runs combined into one model, in a folder that can be used like that of a run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,11 +19,11 @@ def combine(
     pieces: bool = False,
     data: str | None = None,
 ) -> Model:
-    """The mean of the models in the folders; they have learned from the same split of the same data.
+    """The mean of the models in the folders; they must share the data and their split.
 
-    With `steps`, how much each of them counts at each level is then fitted to the training data; with
-    `pieces`, what each further piece of a world costs as well. `data` says where the data are now, if
-    they have moved.
+    With `steps`, the weight of each model at each level is then fitted to the training data; with
+    `pieces`, also the cost per connected component. `data` is the new location of the data, if they have
+    moved.
     """
     _check_folders(folders)
     home = RunFolder(output)
@@ -31,15 +31,15 @@ def combine(
     heads = [RunFolder(folder).read_head() for folder in folders]
     if pieces and not steps and not heads[0].config.model.pieces:
         raise InputError(
-            "what a piece costs is learned by fitting. Say for how many steps: --fit 300."
+            "the cost per component must be fitted, but no steps are given. Add, for example, --fit 300."
         )
     _check_data(folders, heads)
     source = RunFolder(folders[0]).read_source(heads[0], data)
     models = [load_run(folder) for folder in folders]
     model = Model.combined(models, pieces=pieces, names=[str(folder) for folder in folders])
-    _make(output)  # before minutes go into fitting
+    _make(output)  # before the fit, which takes minutes
     with home.locked("combining"):
-        home.check_new(source)  # again: another process may have been here meanwhile
+        home.check_new(source)  # again: another process may have written here in the meantime
         if steps:
             model = model.weighed(sources.pick(source.worlds, source.train), steps, report)
         model.save(home.model)
@@ -49,11 +49,11 @@ def combine(
 
 def _check_folders(folders: Sequence[Path]) -> None:
     if len(folders) < 2:
-        raise InputError("one run alone has no mean. Name two or more.")
+        raise InputError(f"at least two runs must be named, got {len(folders)}. Name another one.")
     for number, folder in enumerate(folders):
         if folder.resolve() in [one.resolve() for one in folders[:number]]:
             raise InputError(
-                "this run is named twice. Name each of them once.", str(folder), kind="conflict"
+                "this run is named twice. Name each run once.", str(folder), kind="conflict"
             )
 
 
@@ -75,8 +75,8 @@ def _check_data(folders: Sequence[Path], heads: Sequence[RunHead]) -> None:
             same &= head.config.data.source == own[1].config.data.source
         if split != own[2] or not same:
             raise InputError(
-                f"this run has learned from other data than {own[0]}, or from another split of "
-                "them: what is held out from the one the other may know. Train it on the same.",
+                f"this run must have the data and the split of {own[0]}, but has others: one model "
+                "would know data that are held out from another. Train it on the same split.",
                 str(folder),
                 kind="conflict",
             )

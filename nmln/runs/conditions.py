@@ -1,4 +1,4 @@
-"""What is asked of samples beyond the model: evidence, a scaffold, formulas."""
+"""Conditions on samples: evidence, a scaffold, formulas."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,9 +32,9 @@ from nmln.space import Space
 
 @dataclass(frozen=True)
 class Conditions:
-    """What samples must agree with, and what makes some of them likelier.
+    """Evidence that samples must agree with, and formulas that make some samples more probable.
 
-    `named` is how the user has given the scaffold and the evidence, for the summary.
+    `named` holds the scaffold and the file of the evidence as the user gave them, for the summary.
     """
 
     evidence: Evidence | None = None
@@ -61,12 +61,12 @@ def read_conditions(
     formulas: Sequence[str] = (),
     formula_files: Sequence[Path] = (),
 ) -> Conditions:
-    """The conditions that a user gives, all together.
+    """All conditions that a user gives, combined.
 
     Args:
         space: the language and the domain of the model.
-        evidence: a `.db` file with literals that every sample agrees with.
-        scaffold: SMILES of a part that every molecule contains.
+        evidence: a `.db` file with literals that hold in every sample.
+        scaffold: SMILES of a substructure of every molecule.
         formulas: weighted or hard formulas.
         formula_files: `.mln` files with more of them.
     """
@@ -82,7 +82,7 @@ def read_conditions(
 
 
 def read_formula(space: Space, text: str) -> WeightedFormula:
-    """One formula over the language of a space; the error for a wrong one tells the column."""
+    """One formula over the language of a space; errors carry the column."""
     source = f"formula {text!r}"
     try:
         return _checked(parse_formula(text, space.language, _domain(space)), space)
@@ -103,8 +103,8 @@ def read_formulas(space: Space, path: Path) -> list[WeightedFormula]:
         if program.language != space.language:
             (new, *_) = [a for a in program.language if a not in space.language.attributes]
             raise InputError(
-                f"{new.name} is declared here, but the model does not know it. Write a formula with a "
-                "weight before it or a full stop behind it, over "
+                f"{new.name} is declared here, but is not a predicate of the model. Write formulas, "
+                "with a weight before or a full stop after each, over "
                 f"{', '.join(a.name for a in space.language)}.",
                 str(path),
                 program.declared[new.name],
@@ -119,7 +119,7 @@ def read_formulas(space: Space, path: Path) -> list[WeightedFormula]:
         line = None if error.line is None else error.line - above
         message = _hinted(error, space)
         if error.kind == "twice":
-            message += " Sorts and predicates are those of the model: leave declarations out."
+            message += " Sorts and predicates come from the model: leave declarations out."
         raise InputError(
             message, str(path), line, error.column, token=error.token, kind=error.kind
         ) from None
@@ -133,11 +133,11 @@ def _domain(space: Space) -> dict[str, tuple[str, ...]]:
 
 
 def _checked(formula: WeightedFormula, space: Space) -> WeightedFormula:
-    """Refuse what can be read but is hardly meant."""
+    """Refuse formulas that parse but are probably mistakes."""
     if formula.weight is None and not formula.hard:
         raise InputError(
-            f"{formula} has no weight and is not hard, so it would do nothing. Begin it with a weight, "
-            "as in '1.5 …', or end it with a full stop.",
+            f"{formula} must have a weight or be hard, otherwise it has no effect. Start it with a "
+            "weight, as in '1.5 …', or end it with a full stop.",
             kind="syntax",
         )
     values = space.language.value_sorts
@@ -148,31 +148,31 @@ def _checked(formula: WeightedFormula, space: Space) -> WeightedFormula:
         advice = f"Did you mean {near}?"
         if near.lower() == variable.name.lower():
             where = substitute(_place(formula.formula, variable), {variable.name: Constant(near)})
-            advice = f"Write {where}: names are written as in the data."
+            advice = f"Write {where}: names must be spelled as in the data."
         raise InputError(
-            f"{variable.name} is no category, and would be read as a variable for all of them. {advice} "
-            "If a variable is meant, rename it.",
+            f"{variable.name} is not a category and would be read as a variable. {advice} If a variable "
+            "is meant, rename it.",
             token=variable.name,
         )
     return formula
 
 
 def _place(formula: Formula, variable: Variable) -> Formula:
-    """The first atom or equality in which a free variable stands."""
+    """The first atom or equality that contains a free variable."""
     while not isinstance(formula, Atom | Equal):
         formula = next(part for part in parts(formula) if variable in free_variables(part))
     return formula
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is spelt like another or nearly so, in whatever letters."""
+    """The known name with the most similar spelling, ignoring case, if there is one."""
     spelt = {one.lower(): one for one in known}
     near = get_close_matches(name.lower(), spelt, 1, 0.7)
     return spelt[near[0]] if near else None
 
 
 def _hinted(error: InputError, space: Space) -> str:
-    """The message, with the known name that is nearest to an unknown one."""
+    """The message, with a suggestion if an unknown name resembles a known one."""
     if error.kind != "unknown" or error.token is None:
         return error.message
     values = [value for values in space.language.value_sorts.values() for value in values]

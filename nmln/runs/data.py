@@ -29,7 +29,7 @@ _SETS = "smi"  # the format that reads names of sets, and says what is wrong wit
 
 @dataclass(frozen=True)
 class Source:
-    """Worlds over one domain, split into those to learn from and those kept apart."""
+    """Worlds over one domain, split into training and held-out worlds."""
 
     kind: Kind
     space: Space
@@ -43,7 +43,7 @@ class Source:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the worlds, in their order, and of what they mean."""
+        """A hash of the worlds, in their order, and of their language and domain."""
         meaning = str(Program(self.space.language, dict(self.space.domain)))
         return sha256(meaning.encode() + self.worlds.contiguous().numpy().tobytes()).hexdigest()
 
@@ -62,8 +62,8 @@ def load(config: DataConfig) -> Source:
         raise InputError("there are no worlds in it.", config.source, kind="missing")
     if not bool((parsed.space.sizes > 1).any()):
         raise InputError(
-            "only one world is possible here, so that there is nothing to learn. Give data in which "
-            "something can differ.",
+            "only one world is possible here, so there is nothing to learn. Give data with more than "
+            "one possible world.",
             config.source,
             kind="missing",
         )
@@ -141,10 +141,7 @@ def format_of(source: str) -> Format:
 
 
 class Quality:
-    """A number that says how good worlds of a kind are: the share of valid molecules.
-
-    Other kinds have none; then there is nothing to tell.
-    """
+    """A measure of the quality of worlds: the share of valid molecules; empty for other kinds."""
 
     def __init__(self, decoder: Decoder | None, known: frozenset[str] = frozenset()) -> None:
         self.decoder, self.known = decoder, known
@@ -165,23 +162,23 @@ class Quality:
 
 
 def pick(worlds: Tensor, indices: Tensor) -> Tensor:
-    """The worlds at some places."""
+    """The worlds at some positions."""
     return worlds.index_select(0, torch.as_tensor(indices))
 
 
-# What is in files.
+# The content of data files.
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What data files hold."""
+    """The content of data files."""
 
     space: Space
     worlds: Worlds
     formulas: int
 
     def true_atoms(self, attribute: Attribute) -> list[int]:
-        """How many tuples of an attribute are neither false nor none, in every world."""
+        """The number of tuples of an attribute that are neither false nor none, per world."""
         block = self.space.block(attribute.name)
         if attribute.null is None:
             return [block.count] * len(self.worlds)

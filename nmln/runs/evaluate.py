@@ -1,4 +1,4 @@
-"""Samples of any origin beside the molecules that were trained on and those that were held out."""
+"""Evaluation: samples of any origin compared with training and test molecules."""
 
 import csv
 import io
@@ -36,7 +36,7 @@ DENOMINATORS = {
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One line of the figure: the samples of one level of one file, and what they are worth."""
+    """The evaluation of the samples of one level of one file: one curve of the figure."""
 
     name: str
     source: str
@@ -61,9 +61,9 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class EvaluationOutcome:
-    """All evaluations of one call, and the two sets that they compare with.
+    """All evaluations of one call, and the training and test set.
 
-    `fcd_train` is the distance from the training set to the test set: what a perfect copy would have.
+    `fcd_train` is the distance from the training set to the test set, which a perfect copy would have.
     """
 
     train: Reference
@@ -77,7 +77,7 @@ class EvaluationOutcome:
 
     @property
     def known(self) -> int:
-        """How many different molecules the two sets have together."""
+        """The number of different molecules in both sets together."""
         return len(self.train.smiles | self.test.smiles)
 
     def describe(self) -> dict[str, Any]:
@@ -114,9 +114,9 @@ def run(
 ) -> EvaluationOutcome:
     """Evaluate files of samples, and write evaluation.json, recall.csv, recall.png and recall.svg.
 
-    `train` and `test` are files, sets or folders of runs; where they are not given, the run in `folder`
-    says what they are; `data` is where its data are now, if they have moved. Of samples at several
-    levels the target is taken, or one `level`, or all.
+    `train` and `test` are files, named sets or folders of runs; by default they are those of the run in
+    `folder`, whose data may have moved to `data`. Of samples at several levels, the target is evaluated
+    by default, otherwise one `level` or all.
     """
     if not paths:
         raise InputError(
@@ -155,12 +155,12 @@ def compare(
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> EvaluationOutcome:
-    """Evaluate samples that are at hand, each with a name and perhaps the likelihood of their model."""
+    """Evaluate samples in memory, each with a name and, if known, the likelihood of its model."""
     notes = _notes(train, test, size)
     network = ChemNet() if with_fcd and len(test.smiles) > 1 else None
     moments, fcd_train = None, None
     if network is not None:
-        progress("ChemNet looks at the training and test set")
+        progress("computing ChemNet activations of the training and test set")
         moments = network.moments(sorted(test.smiles))
         fcd_train = fcd(dict.fromkeys(train.smiles, 1), moments, network, seed=seed)
     evaluated = []
@@ -168,7 +168,7 @@ def compare(
         progress(f"evaluating {name}")
         counts = one.counts.counts
         if not counts:
-            notes.append(f"{name}: not one of {one.counts.attempts:,} attempts is valid.")
+            notes.append(f"{name}: none of {one.counts.attempts:,} attempts is valid.")
         distance = None
         if network is not None and moments is not None:
             distance = fcd(counts, moments, network, seed=seed)
@@ -191,7 +191,7 @@ def compare(
 
 
 def write(outcome: EvaluationOutcome, output: Path) -> EvaluationOutcome:
-    """Put an outcome into a folder; returns it with what was written."""
+    """Write an outcome into a folder; returns it with the names of the files."""
     lines = [(one.name, one.found) for one in outcome.evaluated]
     write_json(output / "evaluation.json", outcome.describe(), ascii_only=False)
     write_lines(output / "recall.csv", _table(lines))
@@ -212,7 +212,7 @@ def references(
     processes: int = 1,
     data: str | None = None,
 ) -> tuple[Reference, Reference]:
-    """The training and the test set, each of a file, of a set by name, or of the run in a folder."""
+    """The training and the test set, each from a file, a named set or the run in a folder."""
     runs: dict[Path, dict[Part, Reference]] = {}
 
     def find(part: Part, source: str | None) -> Reference:
@@ -243,7 +243,9 @@ def of_run(folder: Path, data: str | None = None) -> dict[Part, Reference]:
     head = home.read_head()
     if head.kind != "molecules":
         raise InputError(
-            "this run is not about molecules. Name another one.", str(folder), kind="unsupported"
+            "this must be a run on molecules, but is not. Name another one.",
+            str(folder),
+            kind="unsupported",
         )
     source = home.read_source(head, data)
     sizes = frozenset([len(source.space.domain["node"])])
@@ -267,14 +269,14 @@ def _notes(train: Reference, test: Reference, size: int | None) -> list[str]:
             notes.append(f"{one.source}: left out of the {what} set: {reasons}.")
     if shared := len(train.smiles & test.smiles):
         notes.append(
-            f"training and test set share {shared:,} molecules: recall of the test set counts what was "
-            "trained on."
+            f"the training and the test set share {shared:,} molecules: recall of the test set counts "
+            "molecules that were trained on."
         )
     if size is None:
         found = sorted(train.sizes | test.sizes)
         notes.append(
-            f"the sets have molecules of {found[0]} to {found[-1]} heavy atoms, so that samples of any "
-            "size are valid. Ask for one size with --size."
+            f"the sets have molecules of {found[0]} to {found[-1]} heavy atoms, so samples of any size "
+            "are valid. Require one size with --size."
         )
     return notes
 
@@ -283,7 +285,7 @@ def _notes(train: Reference, test: Reference, size: int | None) -> list[str]:
 
 
 def _chosen(found: list[Samples], level: int | Literal["all"] | None) -> list[Samples]:
-    """Of the levels in a file the target, which is the last, or what was asked for."""
+    """The chosen levels of a file; by default the target, which is the last."""
     if level == "all" or found[-1].level is None:
         return found
     if level is None:
@@ -292,12 +294,14 @@ def _chosen(found: list[Samples], level: int | Literal["all"] | None) -> list[Sa
         return chosen
     levels = ", ".join(str(one.level) for one in found)
     raise InputError(
-        f"there are no samples of level {level}, only of {levels}.", found[0].source, kind="missing"
+        f"there are no samples of level {level}. Available levels: {levels}.",
+        found[0].source,
+        kind="missing",
     )
 
 
 def _names(samples: Sequence[Samples]) -> list[str]:
-    """Short names that tell the lines apart: files by as much of their path as it takes."""
+    """Short distinct names for the samples: the shortest ends of paths that differ."""
     paths = [Path(one.source).resolve() for one in samples]
     depth, deepest = 1, max(len(path.parts) for path in paths)
     while depth < deepest and len({path.parts[-depth:] for path in paths}) < len(set(paths)):
@@ -310,10 +314,10 @@ def _names(samples: Sequence[Samples]) -> list[str]:
 
 
 def _likelihood(samples: Path, folder: Path | None) -> dict[str, Any] | None:
-    """What `nmln likelihood` has found for the model behind samples of ours, if anything.
+    """The result of `nmln likelihood` for the model that drew these samples, if there is one.
 
-    Samples of other origin have none, nor have those that were drawn under a condition: they are of
-    another distribution.
+    There is none for samples of other origin, nor for samples drawn under conditions, because these
+    have another distribution.
     """
     path = samples.parent / stream.SUMMARY
     drawn = checkpoint.read_json(path).get("settings") if path.is_file() else None
@@ -330,11 +334,11 @@ def _likelihood(samples: Path, folder: Path | None) -> dict[str, Any] | None:
     return None
 
 
-# What is written.
+# The files.
 
 
 def _table(found: Sequence[tuple[str, Evaluation]]) -> list[str]:
-    """The curves at the ends of their blocks and at the marks; they are straight in between."""
+    """The curves at the ends of their blocks and at the marks; they are linear in between."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(("samples", "t", "test", "test_low", "test_high", "train", "test_without_train"))

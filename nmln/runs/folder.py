@@ -1,7 +1,7 @@
-"""The folder of a run: its files by name, what it says of itself, its split and its lock.
+"""The folder of a run: the names of its files, its description, its split and its lock.
 
-The same rules hold for every command: there is no link inside a run, one process at a time writes, and
-nothing that a run did not write is replaced.
+The same rules hold for every command: a run contains no links, one process at a time writes, and files
+that no run wrote are never replaced.
 """
 
 import json
@@ -29,13 +29,13 @@ from nmln.runs.kept import keep_source, kept_source
 
 @dataclass(frozen=True)
 class RunHead:
-    """What `config.json` says of a run; `content` is all of it."""
+    """The description of a run in `config.json`; `content` is the whole file."""
 
     content: dict[str, Any]
     config: Config
     kind: Kind
     program: str
-    dropped: tuple[Dropped, ...]  # lines of the data that were left out, by reason
+    dropped: tuple[Dropped, ...]  # dropped lines of the data, by reason
 
     @property
     def fingerprint(self) -> str | None:
@@ -55,7 +55,7 @@ class RunHead:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of a run of training; every file that commands write into it has its name here."""
+    """The folder of a training run; the names of all files that commands write into it are here."""
 
     path: Path
 
@@ -86,7 +86,7 @@ class RunFolder:
 
     @property
     def samples(self) -> Path:
-        """Where samples go unless another place is named."""
+        """The default output of `nmln sample`."""
         return self.path / "samples"
 
     @property
@@ -103,7 +103,7 @@ class RunFolder:
 
     @property
     def curves(self) -> tuple[Path, Path, Path]:
-        """The curves of training as a table and as two figures."""
+        """The training curves as a table and as two figures."""
         return (self.path / "training.csv", self.path / "training.png", self.path / "training.svg")
 
     @property
@@ -112,7 +112,7 @@ class RunFolder:
 
     @property
     def job(self) -> Path:
-        """The settings of the main job, where `nmln run` has made the run."""
+        """The settings of `nmln run`, if that started the run."""
         return self.path / "main.json"
 
     @property
@@ -127,14 +127,14 @@ class RunFolder:
 
     @contextmanager
     def locked(self, what: str = "training") -> Iterator[None]:
-        """Be the only process that does `what` in the folder; the lock file has no other use."""
+        """Hold the lock of the folder; `what` names the activity in the error of other processes."""
         with only_one(self.path / ".lock", what):
             yield
 
     # What may be written.
 
     def check_new(self, source: Source | None = None) -> None:
-        """Refuse to start a run where there is one, or anything that a run would replace.
+        """Refuse a folder that holds a run, or a file that a run would replace.
 
         A `split.json` and parsed worlds without a head are left by a start that was killed: then they
         are those that the new run on the same `source` writes again. Any others are not replaced.
@@ -144,7 +144,7 @@ class RunFolder:
             if not _looks_like_head(self.head):
                 raise foreign(self.head)
             raise InputError(
-                f"there is a run in this folder already. Continue it ({self.resume_command}), or choose "
+                f"this folder already holds a run. Continue it ({self.resume_command}), or choose "
                 "another folder (--output).",
                 str(self.path),
                 kind="exists",
@@ -172,7 +172,7 @@ class RunFolder:
     # The head.
 
     def write_head(self, model: Model, source: Source, **more: Any) -> None:
-        """Record what the run is: once, before its first step."""
+        """Write the description and the split of the run: once, before its first step."""
         content = {
             "format": checkpoint.FORMAT,
             "nmln": checkpoint.VERSION,
@@ -191,14 +191,14 @@ class RunFolder:
             write_json(self.head, content)
 
     def record_data(self, data: DataConfig) -> None:
-        """Record where the data are now; the caller has checked that they are those of the run."""
+        """Record the new location of the data; the caller has checked that they are the same."""
         content = self.read_head().content
         content["config"]["data"] = asdict(data)
         with writing(self.head):
             write_json(self.head, content)
 
     def read_head(self) -> RunHead:
-        """What the folder says of its run; refuses what only a newer version of nmln can read."""
+        """Read the description of the run; refuses formats of newer versions of nmln."""
         refuse_links(self.path)
         if not self.is_run:
             raise InputError(
@@ -243,7 +243,7 @@ class RunFolder:
     def read_source(
         self, head: RunHead | None = None, data: DataConfig | str | None = None
     ) -> Source:
-        """The data of the run, split as they were at its start; refuses data that have changed since.
+        """Read the data of the run, split as at its start; refuses data that have changed since.
 
         Places in a file mean nothing once its lines have moved: what was held out would count as
         learned. `data` is where the data are now, if they have moved. Data whose bytes are those of the
@@ -253,8 +253,8 @@ class RunFolder:
         where = data if isinstance(data, DataConfig) else moved(head.config, data).data
         if not self.split.exists():
             raise InputError(
-                f"there is no {self.split.name} in this run to say what is held out. Restore it from a "
-                "copy.",
+                f"this run must have a {self.split.name}, which records the held-out data, but it is "
+                "missing. Restore it from a copy.",
                 str(self.path),
                 kind="damaged",
             )
@@ -268,8 +268,8 @@ class RunFolder:
             places = torch.cat([train, test]).sort().values
         except (KeyError, TypeError, ValueError, RuntimeError):
             raise InputError(
-                "this does not say which of the data are learned from and which are held out. "
-                "Restore it from a copy.",
+                "this must list the positions of training and test data, but does not. Restore it from "
+                "a copy.",
                 str(self.split),
                 kind="damaged",
             ) from None
@@ -277,16 +277,16 @@ class RunFolder:
             if head.fingerprint is None:
                 raise self.other_data(source, where.source)
             raise InputError(
-                f"this does not fit the data {where.source}: each world is either learned from or "
-                "held out. Restore it from a copy.",
+                f"this does not fit the data {where.source}: each world must be either in the training "
+                "or in the test set. Restore it from a copy.",
                 str(self.split),
                 kind="damaged",
             )
         found = replace(source, train=train, test=test)
         if head.split not in (None, split_hash(found)):
             raise InputError(
-                "this is not the split that the run started with: what it has learned from would count "
-                "as held out. Restore it from a copy.",
+                "this is not the split that the run started with: training data would count as held "
+                "out. Restore it from a copy.",
                 str(self.split),
                 kind="damaged",
             )
@@ -301,12 +301,12 @@ class RunFolder:
         return kept if found == (head.fingerprint, head.kind, head.dropped) else None
 
     def _check_there(self, data: DataConfig) -> None:
-        """Refuse data that were found by their full path at the start, and are gone."""
+        """Refuse data whose recorded path does not exist any more."""
         for name in (data.source, data.language):
             if name is not None and Path(name).is_absolute() and not Path(name).exists():
                 flag = "--data" if name == data.source else "--language"
                 raise InputError(
-                    f"the data of this run are not here any more. If they have moved, name them: "
+                    f"the data of this run are missing. If they have moved, name the new path: "
                     f"{self.resume_command} {flag} NEW_PATH",
                     name,
                     kind="missing",
@@ -314,19 +314,19 @@ class RunFolder:
 
     def other_data(self, source: Source, name: str) -> InputError:
         """The error for a run whose data are no longer those that it started with."""
-        reader = ", or another RDKit reads them otherwise" if source.kind == "molecules" else ""
+        reader = ", or this RDKit reads them differently" if source.kind == "molecules" else ""
         return InputError(
             f"the data {name} are not those that this run started with: their worlds, their order or "
-            f"the language has changed{reader}. Bring back the old data, or restart the run.",
+            f"the language has changed{reader}. Restore the old data, or restart the run.",
             str(self.path),
             kind="conflict",
         )
 
 
 def foreign(path: Path) -> InputError:
-    """The error for a file that stands where a run would write."""
+    """The error for a file at a path that a run would write."""
     return InputError(
-        "this was not written by a run in this folder, and a run would replace it. Move it away, or "
+        "this was not written by a run in this folder, but a run would replace it. Move it away, or "
         "choose another folder (--output).",
         str(path),
         kind="exists",
@@ -334,12 +334,12 @@ def foreign(path: Path) -> InputError:
 
 
 def split_hash(source: Source) -> str:
-    """A hash of which worlds are learned from and which are held out."""
+    """A hash of the split into training and held-out worlds."""
     return sha256(json.dumps(_split_of(source)).encode()).hexdigest()
 
 
 def moved(config: Config, data: str | None, language: str | None = None) -> Config:
-    """The configuration of a run whose data are now elsewhere."""
+    """The configuration of a run with the new location of its data."""
     changes = {"source": data, "language": language}
     given = {name: value for name, value in changes.items() if value is not None}
     if not given:
@@ -349,9 +349,9 @@ def moved(config: Config, data: str | None, language: str | None = None) -> Conf
 
 @contextmanager
 def writing(path: Path, again: str | None = None) -> Iterator[None]:
-    """Report an error of the disk as one that names the user's file and how to continue.
+    """Report errors of the disk with the path of the file and the command that continues.
 
-    `path` is a file in the folder of a run, `again` the command that continues the run where that is
+    `path` is a file in the folder of a run; `again` is the command that continues the run, if that is
     not nmln train.
     """
     try:
@@ -360,7 +360,7 @@ def writing(path: Path, again: str | None = None) -> Iterator[None]:
         kept = ""
         if checkpoint.saved_steps(path.parent):
             command = again or RunFolder(path.parent).resume_command
-            kept = f" The run is kept as its last checkpoint has it; then continue with: {command}"
+            kept = f" The last checkpoint of the run is kept; afterwards continue with: {command}"
         raise InputError(
             f"{checkpoint.explain(error, path)}{kept}", str(path), kind="system"
         ) from error
@@ -378,7 +378,7 @@ def _looks_like_head(path: Path) -> bool:
 
 
 def _is_own_split(path: Path, source: Source | None) -> bool:
-    """Whether a file is the split of a source; as long as that is not known, whether it is any split."""
+    """Whether a file is the split of a source; without a source, whether it is a split at all."""
     with suppress(InputError):
         found = checkpoint.read_json(path)
         return found == _split_of(source) if source else found.keys() == {"train", "test"}
@@ -396,8 +396,8 @@ def _split_of(source: Source) -> dict[str, list[int]]:
 
 
 def _dropped_in(content: dict[str, Any]) -> tuple[Dropped, ...]:
-    """The lines of the data that a run has left out, by reason."""
+    """The dropped lines of the data of a run, by reason."""
     found = tuple(Dropped(**one) for one in content.get("dropped", ()))
     if not all(isinstance(one.count, int) for one in found):
-        raise TypeError("lines that were left out are counted")
+        raise TypeError("the counts of dropped lines must be whole numbers")
     return found

@@ -1,4 +1,4 @@
-"""From files to answers and back: models, evidence and queries in, probabilities and worlds out."""
+"""Inference with files: reads models, evidence and queries, writes probabilities and worlds."""
 
 import csv
 import io
@@ -23,15 +23,15 @@ from nmln.space import Space
 from nmln.worlds import true_atoms
 
 ALL = "*"
-_GROUNDING = 200  # bytes that a ground formula takes, with the tables of its truth
+_GROUNDING = 200  # bytes per ground formula, with its truth tables
 
 
 @dataclass(frozen=True)
 class Posed:
-    """A model given evidence, with what was read to make it."""
+    """A model given evidence, with the closed predicates and the number of groundings."""
 
     conditional: Conditional
-    closed: tuple[str, ...]  # predicates of which the unlisted is false
+    closed: tuple[str, ...]  # predicates whose unlisted atoms are false
     groundings: int  # of all formulas
 
     @property
@@ -39,7 +39,7 @@ class Posed:
         return self.conditional.space
 
     def memory(self, chains: int) -> int:
-        """About how many bytes chains and tables will take, what networks need inside left out."""
+        """The approximate memory of chains and tables in bytes, without that inside networks."""
         worlds = chains * self.conditional.potential.levels
         each = 4 * self.space.measure.bytes_one_hot + self.space.measure.bytes_per_world
         return worlds * each + self.space.measure.bytes_tables + _GROUNDING * self.groundings
@@ -64,14 +64,14 @@ def pose(
     levels: int = LEVELS,
     hottest: float = HOTTEST,
 ) -> Posed:
-    """A model from `.mln` files, the folder of a trained one, or both, given what a file says.
+    """A model from `.mln` files, the folder of a trained model, or both, given the evidence in a file.
 
-    Formulas of several inputs are added up. `closed` names predicates of which the evidence lists all
-    that is true; `*` stands for all that `query` does not ask for and `opened` does not name.
+    Formulas of several inputs are added. `closed` names predicates whose unlisted atoms are false; `*`
+    stands for all that `query` does not ask for and `opened` does not name.
     """
     if not inputs:
         raise InputError(
-            "there is no model. Name a .mln file or the folder of a trained one: -i FILE.",
+            "no model is given. Name a .mln file or the folder of a trained model: -i FILE.",
             kind="missing",
         )
     known = None if evidence is None else read_known(evidence)
@@ -79,7 +79,7 @@ def pose(
     folders = [path for path in inputs if path.suffix.lower() != ".mln"]
     if len(folders) > 1:
         raise InputError(
-            f"one trained model can be asked at a time, but {folders[0]} and {folders[1]} are given."
+            f"at most one trained model can be given, got {folders[0]} and {folders[1]}. Leave one out."
         )
     model = _load(folders[0]) if folders else None
     program = None if model is not None else read_mln(programs[0])
@@ -103,7 +103,7 @@ def pose(
 def _load(folder: Path) -> Model:
     if not folder.is_dir():
         raise InputError(
-            "a model is a .mln file or the folder of a trained one, but this is neither.",
+            "a model must be a .mln file or the folder of a trained model, but this is neither.",
             str(folder),
             kind="unsupported",
         )
@@ -139,7 +139,7 @@ def _closed(space: Space, query: str, closed: Sequence[str], opened: Sequence[st
         if name != ALL:
             space.language[name]  # refuses what does not exist
     if both := set(closed) & set(opened):
-        raise InputError(f"{min(both)} cannot be closed and open at once. Name it once.")
+        raise InputError(f"{min(both)} cannot be both closed and open. Name it once.")
     asked = _predicates(space, query) if ALL in closed and query.strip() else set()
     names = []
     for block in space.blocks:
@@ -152,7 +152,7 @@ def _closed(space: Space, query: str, closed: Sequence[str], opened: Sequence[st
 
 
 def _predicates(space: Space, query: str) -> set[str]:
-    """The predicates that a query asks for; those inside formulas too."""
+    """The predicates in a query, including those inside formulas."""
 
     def inside(formula: Formula) -> Iterator[str]:
         if isinstance(formula, Atom):
@@ -179,11 +179,11 @@ def _groundings(conditional: Conditional) -> int:
     )
 
 
-# What is written.
+# The files.
 
 
 def write_answers(path: Path, answers: Answers, command: str) -> None:
-    """Probabilities as `.db`, `.csv` or `.json`, by the ending of the name."""
+    """Write probabilities as `.db`, `.csv` or `.json`, by the ending of the name."""
     match path.suffix.lower():
         case ".csv":
             write_lines(path, _csv(answers))
@@ -199,7 +199,8 @@ def write_answers(path: Path, answers: Answers, command: str) -> None:
             write_lines(path, _db(answers, command))
         case other:
             raise InputError(
-                f"results are written as .db, .csv or .json, but {path.name} ends with {other!r}."
+                f"the output must end with .db, .csv or .json, got {path.name}.",
+                token=other,
             )
 
 
@@ -216,7 +217,7 @@ def _csv(answers: Answers) -> Iterator[str]:
 
 
 def _db(answers: Answers, command: str) -> Iterator[str]:
-    """A line for each query, its probability first: `0.63 Cancer(Anna)`."""
+    """One line per query, the probability first: `0.63 cancer(Anna)`."""
     yield f"// {command}"
     yield f"// {answers.method}"
     yield from (f"// warning: {warning}" for warning in answers.warnings)
@@ -228,14 +229,14 @@ def _db(answers: Answers, command: str) -> Iterator[str]:
 
 
 def write_world(path: Path, posed: Posed, best: Best, command: str) -> None:
-    """The most probable world: its true atoms, which `read_db` reads back."""
+    """Write the true atoms of the most probable world, in a form that `read_db` reads."""
     atoms = true_atoms(posed.space, best.world, skip_null=True)
     head = [f"// {command}", f"// {best.method} Its score is {best.score:.6f}."]
     write_lines(path, [*head, *map(str, atoms)])
 
 
 def write_likelihoods(path: Path, found: LogProbabilities) -> None:
-    """log P of every world with its interval, as CSV."""
+    """Write log P of every world with its interval, as CSV."""
     rows = zip(found.values.tolist(), found.least.tolist(), found.most.tolist(), strict=True)
     lines = [
         f"{number},{one:.6f},{least:.6f},{most:.6f}"

@@ -1,4 +1,4 @@
-"""The end of the main job: the samples of every level evaluated, and one page about everything."""
+"""The last stage of `nmln run`: evaluates the samples of every level and writes the report."""
 
 import csv
 import io
@@ -22,12 +22,12 @@ from nmln.runs import pages, stream
 from nmln.runs.sample_rows import read_rows
 
 RANK = 1_000
-"""Where recall curves are compared."""
+"""The rank at which recall curves are compared."""
 
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """What the job came to: the levels, the target last, and what was written."""
+    """The results of the job: the levels, the target last, and the files written."""
 
     folder: Path
     levels: tuple[LevelEvaluation, ...]
@@ -41,7 +41,7 @@ class JobOutcome:
 
 
 def conclude(folder: Path, again: str, say: Callable[[str], None]) -> JobOutcome:
-    """Evaluate the samples of every level and write the report, from the files of the folder alone.
+    """Evaluate the samples of every level and write the report, only from the files of the folder.
 
     `again` is the command that repeats the job.
     """
@@ -83,7 +83,7 @@ def conclude(folder: Path, again: str, say: Callable[[str], None]) -> JobOutcome
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """What `nmln sample` says of its samples, if it has the form that the page needs."""
+    """The summary that `nmln sample` wrote, checked for the entries that the page needs."""
     summary = checkpoint.read_json(path)
     settings = summary.get("settings")
     whole = ("attempts", "moves_per_sample", "processes", "moves_before_the_first")
@@ -113,8 +113,8 @@ def _lead(
     levels = len(summary["levels"])
     at = f"at each of {levels} levels" if levels > 1 else "at one level"
     return (
-        f"{found.size} heavy atoms. Learnt from {len(found.train.smiles):,} molecules in "
-        f"{pages.duration(told.seconds)}, {len(found.test.smiles):,} more were kept apart; "
+        f"{found.size} heavy atoms. Trained on {len(found.train.smiles):,} molecules in "
+        f"{pages.duration(told.seconds)}, {len(found.test.smiles):,} more were held out; "
         f"{summary['attempts']:,} attempts {at} in {pages.duration(summary['seconds'])}."
     )
 
@@ -129,7 +129,7 @@ def _chains(summary: dict[str, Any], judged: dict[str, Any], told: pages.RunReco
             kind="damaged",
         ) from None
     speed = (
-        f"{summary['samples_per_second']:,.0f} samples a second at the target, "
+        f"{summary['samples_per_second']:,.0f} samples per second at the target, "
         f"{summary['moves_per_sample']} moves apart, by {summary['processes']} process"
         f"{'es' if summary['processes'] > 1 else ''}; {summary['moves_before_the_first']:,} moves "
         f"before the first. Decoding took {summary['decoding_share']:.0%} of the time."
@@ -151,14 +151,14 @@ def _training(told: pages.RunRecord) -> list[Section]:
 
 _FILES = {
     "model": "the model, for nmln sample",
-    "samples/samples.csv.gz": "a row for every attempt at every level",
-    "samples/counts.csv": "how often each valid molecule came at the target",
+    "samples/samples.csv.gz": "one row per attempt, for all levels",
+    "samples/counts.csv": "the count of each valid molecule at the target",
     "samples/chains.html": "more about the chains",
     "evaluation/levels.csv": "the table of levels with its intervals",
-    "evaluation/evaluation.json": "all numbers of every level",
+    "evaluation/evaluation.json": "all measures of every level",
     "evaluation/recall.csv": "the recall curves",
     "training.csv": "the training curves",
-    "split.json": "which molecules were kept apart",
+    "split.json": "which molecules were held out",
     "worlds.safetensors": "the molecules as they were read",
 }
 
@@ -173,23 +173,23 @@ def _files(folder: Path) -> Section:
 
 
 def _again(folder: Path, command: str, alike: bool) -> Section:
-    """`alike` says whether the command will draw the same samples."""
-    exact = "The same once more, to the bit, in a folder of its own:"
+    """`alike`: whether the command draws the same samples."""
+    exact = "To repeat this job exactly, in a new folder:"
     near = (
-        "The same once more in a folder of its own; the samples will be others, because another number "
-        "of processes drew these:"
+        "To repeat this job in a new folder; the samples will differ, because these were drawn by "
+        "another number of processes:"
     )
     html = page.joined(
         page.paragraph(exact if alike else near),
         page.code(command),
-        page.paragraph("More molecules of the same model:"),
+        page.paragraph("To draw more molecules from the same model:"),
         page.code(_more(folder)),
     )
-    return Section("Again", html)
+    return Section("Repeat", html)
 
 
 def _alike(settings: dict[str, Any], processes: int) -> bool:
-    """Blocks of a fixed size do not depend on processes; earlier versions had a part for each."""
+    """Blocks of a fixed size do not depend on processes; earlier versions had one part per process."""
     return bool(settings.get("block")) or settings["parts"] == processes
 
 
@@ -200,7 +200,7 @@ def _more(folder: Path) -> str:
 
 
 def _table(levels: tuple[LevelEvaluation, ...]) -> list[str]:
-    """The levels as CSV; an interval that is not known is empty."""
+    """The levels as CSV; unknown intervals are empty."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow((

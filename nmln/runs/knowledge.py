@@ -1,4 +1,4 @@
-"""Knowledge bases from files to files: train, rank, complete."""
+"""Knowledge bases with files: train, rank, complete."""
 
 import csv
 import io
@@ -33,7 +33,7 @@ SAVE_EVERY = 60.0  # seconds between two checkpoints
 
 @dataclass(frozen=True)
 class KnowledgeJob:
-    """A training that is ready to begin or to go on: everything is read and checked, and it fits."""
+    """A training that is ready to start or to continue: data are read and the memory is checked."""
 
     folder: Path
     training: Training
@@ -50,8 +50,8 @@ class KnowledgeJob:
 
     @property
     def description(self) -> str:
-        """What is about to be done, and what it takes."""
-        after = f", going on after epoch {len(self.training.history)}" if self.resumed else ""
+        """The sizes, the expected memory, the objective and the folder."""
+        after = f", continuing after epoch {len(self.training.history)}" if self.resumed else ""
         return (
             f"{self.base.sizes}\nabout {self.bytes_expected / 2**20:,.0f} MiB of memory, "
             f"objective: {self.settings.objective}, kept in {self.folder}{after}"
@@ -61,9 +61,9 @@ class KnowledgeJob:
 def begin(
     where: str, folder: Path | None, shape: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> KnowledgeJob:
-    """Read a knowledge base and check that there is room for the run, in memory and on disk.
+    """Read a knowledge base, and check the memory that the run needs and the folder.
 
-    What `shape` and `settings` leave out is chosen by the data.
+    Values that `shape` and `settings` leave out are chosen for the data.
     """
     base = KnowledgeBase.read(where)
     of, by = recommended(base, shape, settings)
@@ -75,11 +75,11 @@ def begin(
 
 
 def _check_new(folder: Path) -> None:
-    """Refuse to begin a run in a folder that holds one, or anything that a run would replace."""
+    """Refuse a folder that holds a run, or a file that a run would replace."""
     refuse_links(folder)
     if RunFolder(folder).is_run:
         raise InputError(
-            "there is a run of nmln train in this folder. Name another one with --output.",
+            "this folder holds a run of nmln train. Name another one with --output.",
             str(folder),
             kind="exists",
         )
@@ -87,15 +87,15 @@ def _check_new(folder: Path) -> None:
         raise foreign(folder / SUMMARY)
     if checkpoint.saved_steps(folder) and not finished(folder):
         raise InputError(
-            f"there is a run in this folder that has not come to its end. Continue it "
-            f"({resuming(folder)}), or name another one with --output.",
+            f"this folder holds an unfinished run. Continue it ({resuming(folder)}), or name another "
+            "one with --output.",
             str(folder),
             kind="exists",
         )
     RunFolder(folder).check_model()
     if RunFolder(folder).model.exists():
         raise InputError(
-            "there is a trained model in this folder. Name another one with --output, or remove it.",
+            "this folder holds a trained model. Name another one with --output, or remove it.",
             str(folder),
             kind="exists",
         )
@@ -120,7 +120,7 @@ def _check_checkpoints(folder: Path) -> None:
 
 
 def finished(folder: Path) -> bool:
-    """Whether the run in a folder has come to its end."""
+    """Whether the run in a folder is finished."""
     refuse_links(folder)
     path = folder / SUMMARY
     return path.exists() and checkpoint.read_json(path).get("interrupted") is False
@@ -134,16 +134,16 @@ def resuming(folder: Path) -> str:
 def _check_unfinished(folder: Path) -> None:
     if finished(folder):
         raise InputError(
-            "this run is finished: there is nothing to go on with.", str(folder), kind="missing"
+            "this run is finished: there is nothing to continue.", str(folder), kind="missing"
         )
 
 
 def resume(folder: Path) -> KnowledgeJob:
-    """Continue with a run from its newest good checkpoint."""
+    """Continue a run from its newest intact checkpoint."""
     _check_unfinished(folder)
     if not checkpoint.saved_steps(folder):
         raise InputError(
-            "there is no checkpoint of nmln kb train in this folder. Begin a run: nmln kb train nations",
+            "there is no checkpoint of nmln kb train in this folder. Start a run: nmln kb train nations",
             str(folder),
             kind="missing",
         )
@@ -161,23 +161,23 @@ def run(
 ) -> Result:
     """Train, and write model/, history.csv and training.json into the folder of the run.
 
-    The whole training is kept as a checkpoint every `save_every` seconds and when somebody asks it to
-    stop; then the files hold the best so far. At its end the checkpoints go.
+    The training is saved as a checkpoint every `save_every` seconds and when a signal stops it; then the
+    files hold the best parameters so far. At the end the checkpoints are removed.
     """
     with RunFolder(job.folder).locked(), interruption(True) as interrupted:
-        # Looked at again, because another process may have been here meanwhile.
+        # Checked again, because another process may have written here in the meantime.
         if job.resumed:
             _check_unfinished(job.folder)
         else:
             _check_new(job.folder)
             _drop_checkpoints(job.folder)
-            for name in (HISTORY, SUMMARY):  # they told of a run whose model is gone
+            for name in (HISTORY, SUMMARY):  # of a run whose model has been removed
                 (job.folder / name).unlink(missing_ok=True)
             save_training(job.training, job.folder)
         try:
             _train(job.training, job.folder, watch, interrupted, save_every)
         except DivergedError:
-            _drop_checkpoints(job.folder)  # going on would end there again
+            _drop_checkpoints(job.folder)  # a continued run would diverge again
             raise
         result = job.training.result()
         _write(job, result)
@@ -188,7 +188,7 @@ def run(
 
 def _drop_checkpoints(folder: Path) -> None:
     checkpoint.discard_after(folder, -1)
-    with suppress(OSError):  # there is none, or something else is in it
+    with suppress(OSError):  # it does not exist, or holds other files
         RunFolder(folder).checkpoints.rmdir()
 
 
@@ -213,7 +213,7 @@ def _train(
 
 
 def _write(job: KnowledgeJob, result: Result) -> None:
-    """The files of a run, training.json last: it says whether the run is finished."""
+    """Write the files of a run, training.json last: it records whether the run is finished."""
     base, potential = job.base, job.training.potential
     TrainedBase(base, potential, asdict(job.settings)).save(RunFolder(job.folder).model)
     rows = [step._asdict() for step in result.history]
@@ -241,7 +241,7 @@ def load(folder: Path) -> TrainedBase:
     if not RunFolder(folder).model.exists():
         if checkpoint.saved_steps(folder):
             raise InputError(
-                "this run has not come to its end, so that it has no model yet. Continue it: "
+                "this run is not finished, so it has no model yet. Continue it: "
                 f"{resuming(folder)}",
                 str(folder),
                 kind="exists",
@@ -255,12 +255,13 @@ def load(folder: Path) -> TrainedBase:
 
 
 def ranked_splits(trained: TrainedBase) -> dict[str, int]:
-    """The splits that can be ranked, and how many triples each has."""
+    """The splits that can be ranked, with the number of triples in each."""
     counts = {split: len(getattr(trained.base, split)) for split in ("valid", "test")}
     counts = {split: count for split, count in counts.items() if count}
     if not counts:
         raise InputError(
-            "there is nothing to rank: this knowledge base was trained without valid.tsv and test.tsv.",
+            "there is nothing to rank: this knowledge base was trained without valid.tsv and test.tsv. "
+            "Add one of them to its folder and train again.",
             trained.base.source or None,
             kind="missing",
         )
@@ -314,7 +315,7 @@ def complete(
     surprising: bool = False,
     tick: Callable[[], None] = lambda: None,
 ) -> list[completion.MissingTriple]:
-    """The most probable missing triples, written as CSV."""
+    """Find the most probable missing triples, and write them as CSV."""
     found = completion.complete(
         trained.potential,
         trained.base,

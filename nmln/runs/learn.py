@@ -25,29 +25,31 @@ class LearningJob:
 
 
 def target_of(model: Path, output: Path | None) -> Path:
-    """Where the learned formulas go: to `output`, or beside the file that they come from."""
+    """The output file: `output`, or by default NAME-learned.mln beside the input."""
     target = output or model.with_name(f"{model.stem}-learned.mln")
     if target.suffix.lower() != ".mln":
         raise InputError(
-            f"learned formulas are written to a .mln file, but not to {target}. Name one that ends in "
-            ".mln (--output).",
+            f"learned formulas are written to a file that must end with .mln, got {target}. Name one "
+            "(--output).",
             token=str(target),
         )
     return target
 
 
 def read_program(model: Path) -> Program:
-    """The formulas; refuses a file without any."""
+    """Read the formulas; refuses a file without any."""
     program = read_mln(model)
     if not program.formulas:
         raise InputError(
-            "there is no formula in this file, so no weight to learn.", str(model), kind="empty"
+            "there is no formula in this file, so there is no weight to learn. Add one.",
+            str(model),
+            kind="empty",
         )
     return program
 
 
 def begin(program: Program, data: Path, target: Path) -> LearningJob:
-    """Read the worlds; what they do not list is false."""
+    """Read the worlds; unlisted atoms are false."""
     space, worlds = read_db(data, program.language, program.domain)
     return LearningJob(program, space, worlds, target)
 
@@ -60,14 +62,15 @@ def run(
     exactly: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Learned:
-    """Learn the weights and write the formulas with them; templates are written out.
+    """Learn the weights and write the formulas with them; templates are expanded.
 
     Args:
-        job: what to learn, from what, and where the result goes.
+        job: the formulas, the data and the output file.
         recipe: prior, number of updates and chains.
-        seed: repeats a run exactly.
-        exactly: enumerate every world, or run chains; by default what is quicker.
-        progress: called with the number of updates done and of all updates.
+        seed: the seed of all random numbers.
+        exactly: enumerate all worlds, or run chains; by default worlds are enumerated if there are at
+            most 2^20.
+        progress: called with the work done and the total.
     """
     rng = Generator().manual_seed(seed)
     found = learn_weights(

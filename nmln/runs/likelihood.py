@@ -1,4 +1,4 @@
-"""The held-out log-likelihood of a trained model, with log Z from both sides (`nmln.partition`)."""
+"""The log-likelihood of training and test data, with lower and upper estimates of log Z."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Mean:
-    """Of log-probabilities, in nats; the error is over worlds or molecules, that of log Z not in it."""
+    """The mean of log-probabilities in nats; the error does not include that of log Z."""
 
     value: float
     error: float
@@ -39,10 +39,10 @@ class Mean:
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Mean log-probability at the target level of training and test data.
+    """Mean log-probability of training and test data at the target level.
 
-    In nats a world, as the worlds stand in the data: all orders of the constants count apart. For
-    molecules also in nats per molecule, whatever the order of its atoms and the way its rings are drawn.
+    In nats per world, where every order of the constants is a world of its own. For molecules also in
+    nats per molecule, summed over the orders of the atoms and the Kekulé forms of the rings.
     """
 
     worlds: int
@@ -69,7 +69,7 @@ class Likelihood:
         return self.partition.error
 
     def numbers(self) -> dict[str, float | None]:
-        """All of it under one name each; nothing about molecules where the worlds are none."""
+        """All numbers by name; those per molecule only if the worlds are molecules."""
         found: dict[str, float | None] = {
             "worlds": self.worlds,
             "train": self.train,
@@ -93,7 +93,7 @@ class Likelihood:
 
 
 def by_log_z(numbers: Mapping[str, Any], name: str) -> tuple[float, float]:
-    """Where the ends of the interval of log Z would put a mean of `likelihood.json`."""
+    """The range of a mean in `likelihood.json` that follows from the interval of log Z."""
     value, log_z = float(numbers[name]), float(numbers["log_z"])
     return value + log_z - float(numbers["log_z_most"]), value + log_z - float(
         numbers["log_z_least"]
@@ -110,9 +110,9 @@ def run(
     progress: Progress | None = None,
     data: str | None = None,
 ) -> Likelihood:
-    """The likelihood of the training and test worlds of a run; kept as `likelihood.json`.
+    """Estimate the likelihood of the training and test data of a run; writes `likelihood.json`.
 
-    `data` says where the data of the run are now, if they have moved.
+    `data` is the new location of the data, if they have moved.
     """
     source = RunFolder(folder).read_source(data=data)
     found = measure(
@@ -143,9 +143,9 @@ def measure(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Likelihood:
-    """The mean log-probability of worlds under a model, and of molecules if the worlds are some."""
+    """The mean log-probability of worlds under a model, and of molecules if `molecules` is set."""
     if not len(train):
-        raise InputError("there are no worlds to measure the likelihood of.", kind="missing")
+        raise InputError("at least one training world is needed, got none.", kind="missing")
     target = model.level(-1)
     structures = [Structures.of(model.space, worlds) for worlds in (train, test) if molecules]
     found = log_z_of(model, train, chains, steps, sweeps, seed, progress)
@@ -169,7 +169,7 @@ def _weight_of_data(
 ) -> float:
     """The log of the sum of exp(score) over all different worlds of the data, a part of Z.
 
-    Molecules count with all of their worlds.
+    A molecule counts with all of its worlds.
     """
     if structures:
         parts = [log_probabilities(target, one, 0.0) for one in structures if one.molecules]
@@ -196,7 +196,7 @@ def log_z_of(
         steps: the number of annealing steps in each direction.
         sweeps: the number of sweeps of the recorded chains, at least 3.
         seed: the seed of all random numbers.
-        progress: called with the number of steps and sweeps done, and of all.
+        progress: called with the number of steps and sweeps done, and their total.
     """
     rng = Generator().manual_seed(seed)
     running = model.chains()

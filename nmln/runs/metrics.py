@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON line for each step of a run, without gaps or repeats."""
+"""metrics.jsonl: one JSON line per training step, without gaps or repeats."""
 
 import json
 import os
@@ -27,7 +27,7 @@ class MetricsLog:
             file.write(text.encode())
 
     def synchronise(self) -> None:
-        """Put all lines on disk: a checkpoint must never be ahead of them."""
+        """Flush all lines to disk: a checkpoint must never be newer than the lines."""
         if self.path.exists():
             with writing(self.path), open_regular(self.path, "r+b") as file:
                 os.fsync(file.fileno())
@@ -53,7 +53,7 @@ class MetricsLog:
 
 
 def _step(line: str) -> int | None:
-    """The step of a whole line; None for one that is damaged."""
+    """The step of an intact line; None for a damaged one."""
     try:
         number = json.loads(line)["step"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -70,6 +70,6 @@ def _gaps(found: dict[int, str], step: int) -> str | None:
     if not gaps:
         return None
     return (
-        f"metrics.jsonl has no sound line for step {', '.join(gaps)}: the curves have a gap there. The "
-        "model does not depend on it."
+        f"metrics.jsonl has no intact line for step {', '.join(gaps)}: the curves have a gap there. The "
+        "model is not affected."
     )

@@ -1,4 +1,4 @@
-"""The report of a run: what its files say, as one page, with the curves as figures and numbers."""
+"""The report of a run: one page from its files, with the training curves as figures and numbers."""
 
 import json
 import shlex
@@ -25,26 +25,29 @@ from nmln.training.method import Method
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_ACROSS, _ROW = 3, 3.0  # of the figure with all curves: panels in a row, and its height in inches
+_ACROSS, _ROW = (
+    3,
+    3.0,
+)  # of the figure with all curves: panels per row, and the height of a row in inches
 
 
 class Report(NamedTuple):
-    """What a report says, and where it was put."""
+    """The findings of a report, and the files written."""
 
     findings: list[Finding]
     written: tuple[Path, ...]
 
 
 class RunRecord(NamedTuple):
-    """What the files of a run hold."""
+    """The content of the files of a run."""
 
     folder: Path
     kind: str  # molecules, db or graphs
     config: Config
     history: History
-    split: dict[str, int]  # how many worlds are for what
+    split: dict[str, int]  # the numbers of training and test worlds
     likelihood: dict[str, float | None]
-    dropped: tuple[Dropped, ...] = ()  # lines of the data that were left out
+    dropped: tuple[Dropped, ...] = ()  # dropped lines of the data
 
     @property
     def levels(self) -> Levels:
@@ -67,8 +70,8 @@ class RunRecord(NamedTuple):
 def write_report(folder: Path, more: Iterable[Section] = ()) -> Report:
     """Write report.html, training.png, training.svg and training.csv into the folder of a run.
 
-    `more` are sections that others have to add; they come before the settings of the run. Nothing but
-    the files is needed: neither the data nor the weights are read.
+    `more` are further sections, placed before the settings of the run. Neither the data nor the weights
+    are read.
     """
     run = read_run(folder)
     curves = write_curves(run)
@@ -90,12 +93,12 @@ def write_curves(run: RunRecord) -> tuple[Path, ...]:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """All that a report is made of; what a run may not have yet is empty."""
+    """Read everything that a report shows; files that a run does not have yet count as empty."""
     home = RunFolder(folder)
     head = home.read_head()
     if not home.metrics.exists() or not home.metrics.stat().st_size:
         raise InputError(
-            "this run has not recorded any step yet, so there is nothing to draw. Continue it: "
+            "this run has no recorded step yet, so there is nothing to draw. Continue it: "
             f"{home.resume_command}",
             str(home.metrics),
             kind="missing",
@@ -108,12 +111,12 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What a file says that a run may not have."""
+    """The content of a JSON file, empty if it does not exist."""
     return checkpoint.read_json(path) if path.exists() else {}
 
 
 def levels_of(ladder: LadderConfig) -> Levels:
-    """What the levels of a configuration are called."""
+    """The names of the levels of a configuration."""
     method = Method.of(ladder)
     trained = tuple(f"{rate:g}" for rate in method.noise.rates)
     if method.temperatures is None:
@@ -133,13 +136,13 @@ def _lead(run: RunRecord) -> str:
 
 
 def training_sections(run: RunRecord) -> list[Section]:
-    """What there is to say about the training, its facts and its curves."""
+    """The findings, facts and curves of the training."""
     findings, panels = run.findings, panels_of(run.history, run.levels)
     warnings = [one.text for one in findings if one.warning]
-    verdict = page.bad(warnings) if warnings else page.good("Nothing to complain about.")
+    verdict = page.bad(warnings) if warnings else page.good("No problems found.")
     said = page.bullets(one.text for one in findings if not one.warning)
     drawn = page.panels([partial(_paint, panel) for panel in panels])
-    hint = page.paragraph("Faint: what every step told. Strong: its running mean.")
+    hint = page.paragraph("Faint: each step. Strong: running mean.")
     sections = [
         Section("Findings", page.joined(verdict, said)),
         Section("The run", _facts(run)),
@@ -160,17 +163,17 @@ def _facts(run: RunRecord) -> Html:
     facts: list[tuple[str, object]] = [
         ("data", f"{config.data.source} ({run.kind})"),
         ("steps", f"{run.step:,} of {config.training.steps:,}"),
-        ("time", f"{duration(run.seconds)}, {run.step / minutes:,.0f} steps a minute")
+        ("time", f"{duration(run.seconds)}, {run.step / minutes:,.0f} steps per minute")
         if minutes
         else ("time", "unknown"),
-        ("processes", config.training.processes or "one for each core"),
+        ("processes", config.training.processes or "one per core"),
         ("chains", f"{config.chains.replicas} replicas of {len(run.levels.chains)} levels"),
     ]
     if split:
-        apart = f"{split.get('train', 0):,} to learn from, {split.get('test', 0):,} kept apart"
+        apart = f"{split.get('train', 0):,} to learn from, {split.get('test', 0):,} held out"
         facts.insert(1, ("worlds", apart))
     if run.dropped:
-        facts.insert(2, ("lines left out", "; ".join(map(str, run.dropped))))
+        facts.insert(2, ("dropped lines", "; ".join(map(str, run.dropped))))
     if (evaluations := run.history.last("evaluations")) is not None:
         facts.append(("worlds scored", f"{evaluations:,.0f}"))
     facts += [
@@ -182,11 +185,11 @@ def _facts(run: RunRecord) -> Html:
 
 
 def _likelihood(run: RunRecord) -> Html:
-    """Whatever `likelihood.json` says, errors beside their numbers; known names in words."""
+    """All numbers of `likelihood.json` with their errors, and known names in words."""
     words = {
         "worlds": "worlds",
-        "train": "training worlds, nats a world",
-        "test": "test worlds, nats a world",
+        "train": "training worlds, nats per world",
+        "test": "test worlds, nats per world",
         "train_molecules": "training molecules, nats per molecule",
         "test_molecules": "test molecules, nats per molecule",
         "log_z": "log Z",
@@ -194,7 +197,7 @@ def _likelihood(run: RunRecord) -> Html:
         "log_z_high": "log Z, from above",
         "log_z_least": "log Z, at least",
         "log_z_most": "log Z, at most",
-        "effective_size": "annealed chains that count",
+        "effective_size": "effective number of annealed chains",
     }
     found, rows = run.likelihood, []
     for name, value in found.items():
@@ -208,7 +211,7 @@ def _likelihood(run: RunRecord) -> Html:
 
 
 def configuration_section(run: RunRecord) -> Section:
-    """All settings of a run; those that are not defaults stand out."""
+    """All settings of a run; those that are not defaults are bold."""
     default = configure({}).to_dict()
     content = run.config.to_dict()
     parts = []
@@ -219,20 +222,20 @@ def configuration_section(run: RunRecord) -> Section:
             if value is not None
         ]
         parts.append((name, page.facts(rows)))
-    hint = page.paragraph("What differs from the defaults is bold.")
+    hint = page.paragraph("Settings that differ from the defaults are bold.")
     return Section("Configuration", page.joined(hint, page.cards(parts)))
 
 
 def _again(run: RunRecord) -> Section:
     unfinished = run.step < run.config.training.steps
     html = page.joined(
-        page.paragraph("The same run once more, in a folder of its own:"),
+        page.paragraph("To repeat this run, in a new folder:"),
         page.code(repeating(run.config, run.folder)),
-        page.paragraph("Going on with this run:" if unfinished else
-                       "Resuming it, where it is interrupted:"),
+        page.paragraph("To continue this run:" if unfinished else
+                       "To continue that run, if it is interrupted:"),
         page.code(RunFolder(run.folder).resume_command),
     )  # fmt: skip
-    return Section("Again", html)
+    return Section("Repeat", html)
 
 
 def _setting(value: object, changed: bool) -> Html:
@@ -247,7 +250,7 @@ def _number(value: object) -> str:
 
 
 def repeating(config: Config, folder: Path) -> str:
-    """The command that makes the same run in another folder: the data, and what is not a default."""
+    """The command that repeats a run in another folder: the data and all non-default settings."""
     default = configure({}).to_dict()
     words = ["nmln", "train", config.data.source, "--output", f"{folder}-again"]
     if config.data.language is not None:
@@ -262,7 +265,7 @@ def repeating(config: Config, folder: Path) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it."""
+    """A duration in seconds, minutes or hours."""
     whole = round(seconds)
     if whole < 120:
         return f"{whole} s"

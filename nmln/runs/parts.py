@@ -1,4 +1,4 @@
-"""Parts of a sampling that were drawn apart, on one machine or several, and belong together."""
+"""Parts of one sampling that were drawn separately, on one or several machines, and their union."""
 
 import re
 from collections.abc import Sequence
@@ -23,22 +23,23 @@ from nmln.runs.workspace import (
 
 
 def read_part(text: str) -> Part:
-    """The second of eight is written 2/8."""
+    """Parse a part: 2/8 is the second of eight."""
     found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text.strip())
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise InputError(
-            f"a part is written as 2/8, the second of eight, but this is {text!r}.", kind="syntax"
+            f"--part must be K/N with K from 1 to N, got {text!r}. Write, for example, 2/8.",
+            kind="syntax",
         )
     return Part(int(found[1]), int(found[2]))
 
 
 def check_part(part: Part, settings: SamplingSettings) -> None:
-    """Refuse more parts than there are blocks: some would be empty."""
+    """Refuse more parts than blocks: some would be empty."""
     if part.total > settings.parts:
         raise InputError(
             f"{settings.chains} chains in blocks of {settings.block} make {settings.parts} "
-            f"block{'s' if settings.parts > 1 else ''}, too few for {part.total} parts. Ask for "
-            f"--chains {part.total * settings.block} or more, or for a smaller --block-size."
+            f"block{'s' if settings.parts > 1 else ''}, too few for {part.total} parts. Use --chains "
+            f"{part.total * settings.block} or more, or a smaller --block-size."
         )
 
 
@@ -52,8 +53,8 @@ def join(
 ) -> SamplingJob:
     """A sampling whose blocks are those of parts, ready for `finish`.
 
-    The parts lie beside the samples, unless folders are named: of parts, or folders that hold some.
-    Parts beside the samples are removed once these are in place; others are left.
+    The parts lie beside the samples, unless folders are named: those of parts, or folders that hold
+    parts. Parts beside the samples are removed once the samples are in place; others are left alone.
     """
     with only_sampler(place):
         check_own(place)
@@ -64,8 +65,8 @@ def join(
             if one.settings != found[0].settings:
                 told = differences(one.settings, found[0].settings)
                 raise InputError(
-                    f"this part is of another sampling than {parts[0].work} ({told}). Draw it again, "
-                    "or join it with its own.",
+                    f"this part belongs to another sampling than {parts[0].work} ({told}). Draw it "
+                    "again, or join it with the parts of its own sampling.",
                     str(part.work),
                     kind="conflict",
                 )
@@ -77,7 +78,7 @@ def join(
 
 
 def _collect(place: SamplePlace, folders: Sequence[Path]) -> list[SamplePlace]:
-    """All parts, in their order; refuses duplicates and gaps."""
+    """All parts in order; refuses duplicates and gaps."""
     found: list[SamplePlace] = []
     for folder in folders or [place.home]:
         match = re.fullmatch(r"(?:(.+)\.)?part-([1-9]\d{0,8})-of-([1-9]\d{0,8})", folder.name)
@@ -87,10 +88,10 @@ def _collect(place: SamplePlace, folders: Sequence[Path]) -> list[SamplePlace]:
             output = folder.parent / match[1] if match[1] else folder.parent
             here = [SamplePlace(place.kind, output, Part(int(match[2]), int(match[3])))]
         if not here:
-            done = " It is finished." if place.results() and not folders else ""
+            done = " The sampling is finished." if place.results() and not folders else ""
             raise InputError(
-                f"there is no part of a sampling here to join.{done} Draw one with --part 1/2, or name "
-                "the folders of parts with --from.",
+                f"there are no parts to join here.{done} Draw one with --part 1/2, or name the folders "
+                "of parts with --from.",
                 str(folder),
                 kind="missing",
             )
@@ -100,7 +101,7 @@ def _collect(place: SamplePlace, folders: Sequence[Path]) -> list[SamplePlace]:
         assert one.part is not None
         if one.part in places:
             raise InputError(
-                f"this part is there twice, in {places[one.part].work} too. Leave one of them out.",
+                f"this part is given twice, also in {places[one.part].work}. Leave one of them out.",
                 str(one.work),
                 kind="exists",
             )
@@ -108,8 +109,8 @@ def _collect(place: SamplePlace, folders: Sequence[Path]) -> list[SamplePlace]:
     counts = sorted({part.total for part in places})
     if len(counts) > 1:
         raise InputError(
-            f"these parts are not of one division: some are of {counts[0]}, some of {counts[1]}. Name "
-            "those that belong together with --from.",
+            f"all parts must have the same total, got {counts[0]} and {counts[1]}. Name those that "
+            "belong together with --from.",
             str(place.output),
             kind="conflict",
         )
@@ -130,11 +131,13 @@ def _begun(part: SamplePlace, model: Model) -> Begun:
     found = read_marker(part)
     if found is None:
         raise InputError(
-            "this part holds no sampling. Draw it again.", str(part.work), kind="missing"
+            "there is no sampling in this part. Draw it again.", str(part.work), kind="missing"
         )
     if found.settings.model != fingerprint(model):
         raise InputError(
-            "this part is of another model. Draw it again.", str(part.work), kind="conflict"
+            "this part was drawn from another model. Draw it again.",
+            str(part.work),
+            kind="conflict",
         )
     return found
 
@@ -143,7 +146,7 @@ def _check_done(part: SamplePlace, model: Model, found: Begun) -> None:
     job = SamplingJob.of(part, model, found)
     if any(job.sweeps_done(block) < job.settings.sweeps for block in job.blocks):
         raise InputError(
-            f"this part is not done yet. Continue with: {job.again}",
+            f"this part is not finished. Continue with: {job.again}",
             str(part.work),
             kind="conflict",
         )

@@ -1,8 +1,8 @@
-"""The main job: from a file of molecules to a model, new molecules, and an honest page about them.
+"""The main job, `nmln run`: from a file of molecules to a model, new molecules and a report.
 
 Its stages are functions: read, train, sample, conclude. All work in one folder, which is that of the
-training run, so that a job that was stopped continues where it stopped. `Performer` says in how many
-processes a stage is done and what is shown meanwhile.
+training run, so that an interrupted job continues where it stopped. `Performer` decides in how many
+processes a stage is performed and what is shown meanwhile.
 """
 
 import json
@@ -33,32 +33,33 @@ from nmln.runs.specification import BLOCK, THIN
 from nmln.runs.workspace import SETTINGS, SUMMARY, SamplePlace, only_sampler, tidy
 
 MINUTES = 7.0
-"""Of training, by default."""
+"""The default training time."""
 
 SHARE = 0.35
-"""Of the minutes of training that generating may take, if no number of samples is given."""
+"""The time for generating as a share of the training time, if no number of samples is given."""
 
 PRESET = "molecules"
-"""Of training: many replicas and few steps, so that nothing is learned by heart."""
+"""The preset of the training: many replicas and few steps, against memorising the data."""
 
 LEAST, MOST = 10_000, 200_000
-"""Samples at each level, if no number is given."""
+"""The range of the number of samples per level, if none is given."""
 
 _LOCK = ".main.lock"
 _KINDS: dict[str, Any] = {
     "data": str, "size": int | None, "minutes": float | int | None, "samples": int | None, "seed": int,
     "changes": Mapping, "chains": int, "burn_in": int,
 }  # fmt: skip
-_PILOT = 20  # sweeps that are timed
+_PILOT = 20  # sweeps of the timing
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class JobSettings:
-    """All that decides what comes out. A missing number of samples is chosen by a timing, and recorded.
+    """All settings that determine the results.
 
-    `changes` are settings of the training, named as `chains.moves`.
+    A missing number of samples is chosen later by a timing, and recorded. `changes` are settings of the
+    training, named like `chains.moves`.
     """
 
     data: str = "pubchem-10"
@@ -83,44 +84,45 @@ class JobSettings:
             flags["training.minutes"] = MINUTES if self.minutes is None else self.minutes
         elif self.minutes is not None:
             raise InputError(
-                "minutes and training.steps both say how long. Give one of them.", kind="conflict"
+                "minutes and training.steps both set the length of training. Give one of them.",
+                kind="conflict",
             )
         return override(configure({}, preset=PRESET), {**flags, **self.changes})
 
     def located(self) -> "JobSettings":
-        """The same with the full path of the data, so that the job finds them from anywhere."""
+        """The same with the full path of the data, which is valid in every working directory."""
         return replace(self, data=sources.located(self.config().data).source)
 
 
 class Performer:
-    """How stages are done and shown: here in this process and silently.
+    """Performs stages in this process, without a display.
 
-    The command line has another one, with several processes and a display.
+    The command line has a subclass with several processes and a display.
     """
 
     command = "nmln run"
-    """What the summary of the samples says about how to draw them."""
+    """The command that the summary of the samples records."""
 
     def on_stage(self, number: int, text: str) -> None:
-        """Called when a stage begins, or when it was finished before."""
+        """Called when a stage starts, or is skipped because it is finished."""
 
     def on_note(self, text: str) -> None:
-        """Called with what the user should know about a stage."""
+        """Called with a remark about a stage."""
 
     def train(self, folder: Path, job: "JobSettings", source: Source | None, count: int) -> None:
-        """Train in a folder, or continue the training that is there; `count` is of processes."""
+        """Train in a folder, or continue its training; `count` is the number of processes."""
         if RunFolder(folder).is_run:
             training.run(training.resume(folder))
         else:
             training.run(training.begin(folder, job.config(), source=source))
 
     def draw(self, job: stream.SamplingJob, folder: Path, count: int) -> None:
-        """Draw all samples; `count` is of processes."""
+        """Draw all samples; `count` is the number of processes."""
         stream.work(job)
 
     @contextmanager
     def showing(self) -> Iterator[Say]:
-        """A function that is called with what is being done."""
+        """A function that is called with the current activity."""
         yield lambda _: None
 
 
@@ -130,17 +132,17 @@ STAGES = 4
 def run(
     folder: Path, settings: JobSettings, processes: int = 1, by: Performer | None = None
 ) -> JobOutcome:
-    """Do all stages; those that are finished are left out.
+    """Perform all stages that are not finished.
 
     Args:
         folder: the folder of the results.
-        settings: what is asked for.
-        processes: how many processes at most.
-        by: does the stages and shows them.
+        settings: the settings of the job.
+        processes: the largest number of processes.
+        by: performs the stages and shows their progress.
     """
     by = by or Performer()
     check_kind(settings.data)
-    config = settings.config()  # refuses before anything is read
+    config = settings.config()  # refuses wrong settings before anything is read
     count = min(processes, config.chains.replicas, config.training.batch)
     with ExitStack() as held:
         settings, source = read(folder, settings, held, by)
@@ -154,11 +156,11 @@ def run(
 def read(
     folder: Path, settings: JobSettings, held: ExitStack, by: Performer
 ) -> tuple[JobSettings, Source | None]:
-    """The first stage: the data, unless a run has them already; `held` keeps other jobs out."""
+    """The first stage: read the data, unless the run exists; `held` holds the lock of the job."""
     if RunFolder(folder).is_run:
         held.enter_context(alone(folder))
         settings = begin(folder, settings)
-        by.on_stage(1, f"{settings.data} was read before: continuing in {folder}")
+        by.on_stage(1, f"{settings.data} was read earlier: continuing in {folder}")
         return settings, None
     by.on_stage(1, f"Reading {settings.data}: some thousand molecules per second.")
     source = load(settings)
@@ -176,9 +178,9 @@ def read(
 def train(
     folder: Path, settings: JobSettings, source: Source | None, count: int, by: Performer
 ) -> None:
-    """The second stage: a model for every level."""
+    """The second stage: train the model."""
     if trained(folder):
-        by.on_stage(2, "Training was finished before.")
+        by.on_stage(2, "Training is already finished.")
         return
     length = settings.config().training.minutes
     told = "" if length is None else f" for {length:g} minutes in all"
@@ -192,9 +194,9 @@ def train(
 
 
 def sample(folder: Path, settings: JobSettings, count: int, by: Performer) -> None:
-    """The third stage: molecules at every level."""
+    """The third stage: draw molecules at every level."""
     if sampled(folder):
-        by.on_stage(3, "Generating was finished before.")
+        by.on_stage(3, "Generating is already finished.")
         return
     opened = sampling.open_run(folder)
     settings = settle(folder, opened, settings, count)
@@ -213,22 +215,22 @@ def sample(folder: Path, settings: JobSettings, count: int, by: Performer) -> No
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Be the only process that does the main job in a folder; its stages have locks of their own."""
+    """Hold the lock of the main job in a folder; its stages have locks of their own."""
     with only_one(folder / _LOCK, "running nmln run"):
         yield
 
 
-# The head: what is asked of a folder.
+# The settings of a job.
 
 
 def check_kind(data: str) -> None:
-    """Refuse what is no set of molecules, with the commands that are for it."""
+    """Refuse data other than molecules, and name the commands for them."""
     if (kind := sources.kind_of(data)) != "molecules":
         told = shlex.quote(data)
         name = shlex.quote(str(Path("runs") / Path(data).name.split(".")[0]))
         what = "graphs" if kind == "graphs" else "worlds of other kinds"
         raise InputError(
-            f"the main job is for molecules, but this holds {what}. Learn from them with: nmln train "
+            f"the main job is for molecules, but this holds {what}. Train on them with: nmln train "
             f"{told}, then nmln sample {name}",
             data,
             kind="unsupported",
@@ -236,12 +238,12 @@ def check_kind(data: str) -> None:
 
 
 def load(settings: JobSettings) -> Source:
-    """The molecules, split; refuses so few that nothing can be kept apart."""
+    """The molecules, split; refuses too few for a training and a test set."""
     source = sources.load(settings.config().data)
     if not len(source.train) or not len(source.test):
         raise InputError(
-            f"{len(source.names)} molecules cannot be split into some to learn from and some to keep "
-            "apart. Give more of them.",
+            f"{len(source.names)} molecules cannot be split into a training and a test set. Give more "
+            "of them.",
             settings.data,
             kind="empty",
         )
@@ -249,13 +251,13 @@ def load(settings: JobSettings) -> Source:
 
 
 def begin(folder: Path, settings: JobSettings) -> JobSettings:
-    """Record what is asked, or continue what was asked before if it is the same."""
+    """Record the settings of a new job, or check that they are those of the job in the folder."""
     settings = settings.located()
     recorded = read_settings(folder)
     if recorded is None:
         if RunFolder(folder).is_run:
             raise InputError(
-                "there is a run of nmln train in this folder. Choose another one (--output).",
+                "this folder holds a run of nmln train. Choose another one (--output).",
                 str(folder),
                 kind="exists",
             )
@@ -264,7 +266,7 @@ def begin(folder: Path, settings: JobSettings) -> JobSettings:
         return settings
     if settings.data != recorded.data and _gone(recorded.data):
         recorded = _moved(folder, recorded, settings.data)
-    if settings.samples is None:  # chosen by a timing before, or still to be chosen
+    if settings.samples is None:  # chosen earlier by a timing, or not yet chosen
         settings = replace(settings, samples=recorded.samples)
     if differences := _differences(recorded, settings):
         raise InputError(
@@ -277,12 +279,12 @@ def begin(folder: Path, settings: JobSettings) -> JobSettings:
 
 
 def _gone(data: str) -> bool:
-    """Whether data that were found by their full path are not there any more."""
+    """Whether the recorded path of the data does not exist any more."""
     return Path(data).is_absolute() and not Path(data).exists()
 
 
 def _moved(folder: Path, recorded: JobSettings, data: str) -> JobSettings:
-    """The same job on data that have moved, noted wherever the old place was."""
+    """The same job on data that have moved; records the new path in the job and in the run."""
     home = RunFolder(folder)
     if home.is_run:
         head = home.read_head()
@@ -304,13 +306,13 @@ def _differences(recorded: JobSettings, settings: JobSettings) -> list[str]:
 
 
 def _flat(settings: JobSettings) -> dict[str, Any]:
-    """What was said, under its own name; the rest is left to defaults."""
+    """The given settings by name; those left to defaults are omitted."""
     said = {name: value for name, value in asdict(settings).items() if value is not None}
     return {**said, **said.pop("changes")}
 
 
 def read_settings(folder: Path) -> JobSettings | None:
-    """What was asked of a folder, if anything was."""
+    """The settings of the job in a folder, if there is one."""
     refuse_links(folder)
     path = RunFolder(folder).job
     if not path.exists():
@@ -319,7 +321,7 @@ def read_settings(folder: Path) -> JobSettings | None:
         found = JobSettings(**checkpoint.read_json(path))
         for name, kind in _KINDS.items():
             if not isinstance(value := getattr(found, name), kind):
-                raise TypeError(f"{name} is {type(value).__name__}")
+                raise TypeError(f"{name} must not be of type {type(value).__name__}")
         return found
     except TypeError as error:
         raise InputError(
@@ -344,13 +346,13 @@ def trained(folder: Path) -> bool:
 
 
 def sampled(folder: Path) -> bool:
-    """Whether all samples are in place, and nothing of their making is left to be finished."""
+    """Whether all samples are in place and no sampling is unfinished."""
     place = SamplePlace("molecules", RunFolder(folder).samples)
     return (place.home / SUMMARY).exists() and not (place.work / SETTINGS).exists()
 
 
 def _set(changes: Mapping[str, Any]) -> list[str]:
-    """JobSettings as the command line takes them."""
+    """Changed settings as arguments of the command line."""
     words = []
     for name, value in changes.items():
         words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
@@ -358,7 +360,7 @@ def _set(changes: Mapping[str, Any]) -> list[str]:
 
 
 def settle(folder: Path, opened: OpenedRun, settings: JobSettings, processes: int) -> JobSettings:
-    """JobSettings that say how many samples: as asked, or as many as fit into the time; recorded."""
+    """Settings with a number of samples: as given, or as many as fit the time, which is recorded."""
     if settings.samples is None:
         minutes = pages.read_run(folder).seconds / 60
         chosen = fitting_samples(opened, settings, SHARE * minutes, processes)
@@ -370,7 +372,7 @@ def settle(folder: Path, opened: OpenedRun, settings: JobSettings, processes: in
 def fitting_samples(
     opened: OpenedRun, settings: JobSettings, minutes: float, processes: int
 ) -> int:
-    """As many samples as chains give in a time, by a timing of the model; in whole thousands."""
+    """The number of samples that fit a time, by a timing of the model; in whole thousands."""
     each = seconds_a_sweep(opened, settings, processes)
     draws = (60 * minutes / each - settings.burn_in) / THIN
     thousands = int(draws * settings.chains) // 1000
@@ -378,7 +380,7 @@ def fitting_samples(
 
 
 def seconds_a_sweep(opened: OpenedRun, settings: JobSettings, processes: int) -> float:
-    """How long a sweep of the blocks of chains that one process has takes, here and now."""
+    """The measured time of one sweep of all blocks of a process, in seconds."""
     blocks = -(-settings.chains // BLOCK)
     chains = -(-settings.chains // blocks)
     rng = Generator().manual_seed(settings.seed)
@@ -418,7 +420,7 @@ def conclude(folder: Path, say: Say = lambda _: None) -> JobOutcome:
 
 
 def repeating(folder: Path) -> str:
-    """The command that does the same in another folder: with the steps and samples that were chosen."""
+    """The command that repeats the job in another folder, with the chosen steps and samples."""
     settings = read_settings(folder) or JobSettings()
     config = RunFolder(folder).read_head().config
     attempts = read_summary(RunFolder(folder).samples / stream.SUMMARY)["attempts"]

@@ -1,4 +1,4 @@
-"""Complete results, put in place of older ones."""
+"""Replacing older results by new ones, once these are complete."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -22,10 +22,10 @@ from nmln.runs.workspace import (
 
 
 def check_free(place: SamplePlace, work: Path, levels: Sequence[int], overwrite: bool) -> None:
-    """Refuse a place with something that the samples of these levels would replace.
+    """Refuse a place with files that the samples of these levels would replace.
 
-    What the user wants overwritten may be replaced, and so may what this sampling has put there itself
-    before it was stopped. Counts of levels that no sampling has written are never replaced.
+    With `overwrite`, samples may be replaced, and so may files that this sampling wrote itself before it
+    was interrupted. Counts of levels that no sampling wrote are never replaced.
     """
     if (work / PLACING).exists():
         return
@@ -33,8 +33,8 @@ def check_free(place: SamplePlace, work: Path, levels: Sequence[int], overwrite:
     there = [*place.results(), *counts]
     if there and not overwrite:
         raise InputError(
-            f"there are samples in this folder already ({there[0].name}). Choose another one "
-            "(--output), or give --overwrite.",
+            f"this folder already holds samples ({there[0].name}). Choose another one (--output), or "
+            "give --overwrite.",
             str(place.home),
             kind="exists",
         )
@@ -51,7 +51,7 @@ def _counts(place: SamplePlace, levels: Sequence[int]) -> list[Path]:
 
 @contextmanager
 def writing(place: SamplePlace, work: Path) -> Iterator[Path]:
-    """A new folder for results, which are complete once this ends without an error."""
+    """A new folder for results, which are complete once the block ends without an error."""
     for name in (WRITING, RESULT):
         for path in inside(work / name):
             if path.is_dir():
@@ -67,10 +67,10 @@ def writing(place: SamplePlace, work: Path) -> Iterator[Path]:
 
 
 def swap(place: SamplePlace, work: Path) -> None:
-    """Put complete results in place of older ones, and remove what only those had.
+    """Move complete results over older ones, and remove older files that have no new version.
 
-    The summary goes first and comes last, so that it never stands beside samples of another run. The
-    caller has checked that the place is free.
+    The summary is removed first and written last, so that it never lies beside samples of another run.
+    The caller has checked that the place is free.
     """
     result = work / RESULT
     open_regular(work / PLACING, "ab").close()
@@ -90,7 +90,7 @@ def swap(place: SamplePlace, work: Path) -> None:
 
 
 def _written_before(place: SamplePlace) -> list[Path]:
-    """What an earlier sampling wrote to this place and this one may not."""
+    """Files that an earlier sampling wrote to this place and this one may not write."""
     if place.kind != "molecules":
         return list(place.pages)
     try:

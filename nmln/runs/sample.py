@@ -1,4 +1,4 @@
-"""Worlds from a trained model, written as they were read, with a page about the chains."""
+"""Samples of a trained model, written in the format of its data, with a page about the chains."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from nmln.runs.world_files import check_kind
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A trained model, what kind of worlds it knows, and the folder where its samples go."""
+    """A trained model, the kind of its data, and the folder of its run."""
 
     name: str
     folder: Path
@@ -34,9 +34,9 @@ class OpenedRun:
         return read_conditions(self.model.space, **given)
 
     def for_molecules(self) -> InputError:
-        """The error for what only a run of molecules can do."""
+        """The error for options that only runs on molecules support."""
         return InputError(
-            f"scaffolds and rows of all levels are for molecules, but {self.name} learned from "
+            f"--scaffold and --all-levels are for molecules, but {self.name} was trained on "
             f"{'graphs' if self.kind == 'graphs' else 'a .db file'}. Leave them out.",
             kind="unsupported",
         )
@@ -44,7 +44,7 @@ class OpenedRun:
 
 @dataclass(frozen=True)
 class Sampled:
-    """What sampling gave."""
+    """The results of a sampling."""
 
     count: int
     quality: dict[str, float]
@@ -53,7 +53,7 @@ class Sampled:
 
 
 def open_run(folder: Path) -> OpenedRun:
-    """What a user names when asking for samples: the folder of a run."""
+    """Open the folder of a run for sampling."""
     opened = OpenedRun(folder.name, folder, load_run(folder), RunFolder(folder).read_head().kind)
     try:
         check_kind(opened.kind, opened.model.space)
@@ -61,7 +61,7 @@ def open_run(folder: Path) -> OpenedRun:
         raise
     except InputError as error:
         raise InputError(
-            f"this run is said to be of {opened.kind}, but its model is not: {error.message}",
+            f"the kind of this run must fit its model, but is {opened.kind}: {error.message}",
             str(RunFolder(folder).head),
             kind=error.kind,
         ) from None
@@ -81,21 +81,21 @@ def run(
     progress: Callable[[int, int], None] | None = None,
     **settings: Any,
 ) -> Sampled:
-    """Sample from the model in a folder, in this process, and write what was found.
+    """Sample from the model in a folder, in this process, and write the samples.
 
-    Molecules go into a folder, with one row per attempt; other worlds into a file of the format that
-    they were read in.
+    Molecules go into a folder, with one row per attempt; other worlds into a file in the format of the
+    training data.
 
     Args:
-        folder: the folder of a run of training.
-        count: how many samples.
-        output: where they go; by default `samples` in the folder of the run.
-        evidence: a `.db` file with literals that every sample agrees with.
-        scaffold: SMILES of a part that every molecule contains.
+        folder: the folder of a training run.
+        count: the number of samples.
+        output: the output; by default `samples` in the folder of the run.
+        evidence: a `.db` file with literals that hold in every sample.
+        scaffold: SMILES of a substructure of every molecule.
         formulas: weighted or hard formulas.
         formula_files: `.mln` files with more of them.
         overwrite: whether older samples may be replaced, once the new ones are complete.
-        progress: called with the number of sweeps done and of all.
+        progress: called with the number of sweeps done and their total.
         settings: other fields of `SamplingSettings`: chains, burn_in, thin, moves, kernel, seed,
             all_levels, block.
     """
@@ -133,20 +133,20 @@ def begin(
     about: dict[str, Any] | None = None,
     **settings: Any,
 ) -> stream.SamplingJob:
-    """Start a sampling, or continue the same one; `stream.work` and `finish` do the rest.
+    """Start a sampling, or continue the same one; `stream.work` and `finish` perform it.
 
     Args:
         opened: the run.
-        conditions: what the samples must agree with.
-        count: how many samples.
-        output: where they go; by default `samples` in the folder of the run.
-        part: the share that is drawn here, if the sampling is divided.
+        conditions: evidence and formulas.
+        count: the number of samples.
+        output: the output; by default `samples` in the folder of the run.
+        part: the part that is drawn here, if the sampling is divided.
         overwrite: whether older samples may be replaced, once the new ones are complete.
-        about: what the summary says of the command.
+        about: entries for the summary, such as the command.
         settings: other fields of `SamplingSettings`.
     """
     if count < 1:
-        raise InputError("nothing was sampled: ask for at least one sample.", kind="empty")
+        raise InputError(f"the number of samples must be at least 1, got {count}.", kind="empty")
     if kernel := settings.get("kernel"):
         kernel_named(kernel, opened.model.space)  # a wrong name is refused before anything starts
     asked = stream.SamplingSettings.of(
@@ -166,10 +166,10 @@ def begin(
 def place_of(
     opened: OpenedRun, output: Path | None = None, part: Part | None = None
 ) -> SamplePlace:
-    """Where samples of a run go: to `output`, or beside the run's other files."""
+    """The place of the samples of a run: `output`, or the default in the folder of the run."""
     return SamplePlace(opened.kind, output or samples_folder(opened), part)
 
 
 def samples_folder(opened: OpenedRun) -> Path:
-    """Where the samples of a run go, unless it is said."""
+    """The default output of the samples of a run."""
     return RunFolder(opened.folder).samples

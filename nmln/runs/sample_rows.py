@@ -1,4 +1,4 @@
-"""Rows of samples in a gzip file that grows, and that can be cut back to the last checkpoint."""
+"""Rows of samples in a growing gzip file that can be cut back to the last checkpoint."""
 
 import gzip
 import os
@@ -22,11 +22,11 @@ _MEMBER = 2**18  # bytes of text in a gzip member
 
 
 class SampleFile:
-    """Appends lines or other bytes to a file of gzip members, each of which can be read by itself.
+    """Appends lines or other bytes to a file of gzip members, each of which can be read separately.
 
-    A member ends where the text has grown long enough, and nowhere else: what is not yet a member is
-    `pending` and belongs into a checkpoint beside the `offset` of the last one. So the bytes of the file
-    do not depend on when a run was kept, stopped or resumed.
+    A member ends only when its text is long enough: bytes that are not yet in a member are `pending` and
+    are saved in checkpoints, together with the `offset` of the end of the last member. So the bytes of
+    the file do not depend on when a run was saved, stopped or resumed.
     """
 
     def __init__(self, path: Path, offset: int = 0, pending: bytes = b"") -> None:
@@ -62,19 +62,19 @@ class SampleFile:
             self.end_member()
 
     def end_member(self) -> None:
-        """Write what is pending; before the last checkpoint, or when it has grown long enough."""
+        """Write the pending bytes; called when they are long enough and before the last checkpoint."""
         if self.pending:
             self.offset += self._file.write(gzip.compress(bytes(self.pending), 6, mtime=0))
             self.pending.clear()
 
     def synchronise(self) -> None:
-        """See to it that everything up to `offset` is on disk."""
+        """Flush everything up to `offset` to disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def _lock(self) -> None:
-        """The system lifts the lock when its holder dies."""
-        if sys.platform == "win32":  # has no such lock: one writer is up to the user
+        """Lock the file; the operating system releases the lock when the process ends."""
+        if sys.platform == "win32":  # has no such lock: the user must start only one writer
             return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,7 +92,7 @@ Row = tuple[int, int, str, str]
 
 
 class RowCounter:
-    """What rows hold: attempts by level and status, valid molecules by level and name."""
+    """Counts of rows: attempts by level and status, valid molecules by level and SMILES."""
 
     def __init__(self, levels: Iterable[int]) -> None:
         self.statuses: dict[int, Counter[str]] = {level: Counter() for level in levels}
@@ -126,7 +126,7 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 @contextmanager
 def reading(path: Path, size: int) -> Iterator[gzip.GzipFile]:
-    """What a block has written, unpacked; refuses a file of another size, or one that is damaged."""
+    """The unpacked file of a block; refuses a file of another size, or a damaged one."""
     try:
         with open_regular(path) as file:
             if (found := os.fstat(file.fileno()).st_size) != size:
@@ -140,7 +140,7 @@ def reading(path: Path, size: int) -> Iterator[gzip.GzipFile]:
 
 
 def checked_rows(path: Path, size: int, expected: Iterable[tuple[int, int]]) -> Iterator[Row]:
-    """The rows that a block has written; refuses any that is not the expected sample and level."""
+    """The rows of a block; refuses rows of other samples or levels than expected."""
     with reading(path, size) as file:
         for number, wanted in enumerate(expected, 1):
             cells = file.readline().rstrip(b"\n").split(b",")
@@ -159,14 +159,14 @@ def checked_rows(path: Path, size: int, expected: Iterable[tuple[int, int]]) -> 
 
 def unlike(path: Path, what: str) -> InputError:
     return InputError(
-        f"this file is not as sampling left it: {what}. Restart with --overwrite.",
+        f"this file has changed since sampling wrote it: {what}. Restart with --overwrite.",
         str(path),
         kind="damaged",
     )
 
 
 def join_rows(path: Path, parts: Sequence[Path]) -> None:
-    """One gzip file of the header and all parts, which are copied as they are."""
+    """Write one gzip file with the header and all parts, which are copied unchanged."""
 
     def write(temporary: Path) -> None:
         with open(temporary, "wb") as target:

@@ -1,4 +1,4 @@
-"""What decides the worlds that come out of sampling, in a form that can be kept and compared."""
+"""The settings that determine the samples, in a form that can be saved and compared."""
 
 import hashlib
 import json
@@ -20,31 +20,31 @@ from nmln.runs.conditions import Conditions
 from nmln.space import Space
 
 BLOCK = 50
-"""Chains of a block: smaller ones lose time, see benchmarks/blocks.py."""
+"""Chains per block: smaller blocks are slower, see benchmarks/blocks.py."""
 
 THIN = 4
-"""Sweeps from one sample of a chain to the next, by default."""
+"""The default number of sweeps from one sample of a chain to the next."""
 
-_MOST_BLOCKS = 256  # their files are open at once while they are put together
+_MOST_BLOCKS = 256  # all their files are open at once while they are merged
 _STEP = 0x9E3779B97F4A7C15  # between the seeds of parts in samplings of format 1
 
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """All that decides what comes out: the same settings give the same files, to the bit."""
+    """All settings of a sampling: the same settings give the same files, bit for bit."""
 
     samples: int
     chains: int = 100
     burn_in: int = 300
     thin: int = 1
-    moves: int = 0  # of a sweep; 0: as the model is set up
-    kernel: str = ""  # empty: that which the model is set up with
+    moves: int = 0  # per sweep; 0: the setting of the model
+    kernel: str = ""  # empty: the setting of the model
     seed: int = 0
     all_levels: bool = False
     parts: int = 1  # blocks of chains, each with a random stream and files of its own
-    block: int = 0  # chains of a block at most; 0: dealt out by processes, as earlier versions did
+    block: int = 0  # the most chains per block; 0: divided by processes, as in earlier versions
     kind: str = "molecules"
-    allowed: str = ""  # the evidence: one bit for every entry, in hexadecimal digits
+    allowed: str = ""  # the evidence: one bit per entry, in hexadecimal digits
     formulas: tuple[str, ...] = ()
     model: str = ""  # a hash of its parameters
 
@@ -55,7 +55,7 @@ class SamplingSettings:
         }  # fmt: skip
         for name, number in least.items():
             if getattr(self, name) < number:
-                raise InputError(f"{name} must be at least {number}, but is {getattr(self, name)}.")
+                raise InputError(f"{name} must be at least {number}, got {getattr(self, name)}.")
 
     @staticmethod
     def of(
@@ -71,8 +71,8 @@ class SamplingSettings:
 
         Args:
             model: the model.
-            conditions: what the samples must agree with.
-            samples: how many samples.
+            conditions: evidence and formulas.
+            samples: the number of samples.
             block: the number of chains that one process draws together.
             thin: sweeps from one sample of a chain to the next.
             given: any other field.
@@ -87,7 +87,7 @@ class SamplingSettings:
             model=fingerprint(model),
         )
         if block < 1:
-            raise InputError(f"a block has at least one chain, but {block} are asked for.")
+            raise InputError(f"a block must have at least one chain, got {block}.")
         chains = min(settings.chains, samples)
         block = max(block, -(-chains // _MOST_BLOCKS))
         return replace(settings, chains=chains, block=block, parts=-(-chains // block))
@@ -98,17 +98,17 @@ class SamplingSettings:
 
     @property
     def draws(self) -> int:
-        """How many samples the chains give, those that are left out at the end included."""
+        """Samples per chain; some of the last ones are left out."""
         return -(-self.samples // self.chains)
 
     @property
     def digest(self) -> str:
-        """A hash of all settings, by which checkpoints know which sampling they are of."""
+        """A hash of all settings, which assigns checkpoints to their sampling."""
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def slice(self, block: int) -> tuple[int, int]:
-        """The first chain of a block, and how many it has."""
+        """The first chain of a block, and the number of its chains."""
         return Ranks(block, self.parts).slice(self.chains)
 
     def wanted(self, block: int, draw: int) -> range:
@@ -121,7 +121,7 @@ class SamplingSettings:
         """The seed of a block's random numbers.
 
         The first 63 bits of SHA-256 of the seed and the number of the block: the streams of blocks and
-        of neighbouring seeds have nothing in common.
+        of neighbouring seeds are unrelated.
         """
         if not self.block:
             return (self.seed + block * _STEP) % 2**63
@@ -129,7 +129,7 @@ class SamplingSettings:
         return int.from_bytes(found[:8], "big") >> 1
 
     def conditions(self, space: Space) -> Conditions:
-        """What samples must agree with."""
+        """The evidence and the formulas."""
         domain = {sort: tuple(names) for sort, names in space.domain.items()}
         formulas = [parse_formula(text, space.language, domain) for text in self.formulas]
         evidence = _from_digits(space, self.allowed) if self.allowed else None
@@ -137,7 +137,7 @@ class SamplingSettings:
 
     @staticmethod
     def read(content: Any, by_processes: bool = False) -> "SamplingSettings":
-        """Settings out of JSON; a `ValueError` says what is wrong. `by_processes`: of format 1."""
+        """Settings from JSON; a `ValueError` describes the first error. `by_processes`: of format 1."""
         known = {entry.name: entry for entry in fields(SamplingSettings)}
         if by_processes:
             known = {name: one for name, one in known.items() if name not in ("block", "kind")}
@@ -167,13 +167,13 @@ class SamplingSettings:
         return settings
 
     def check(self, model: Model) -> None:
-        """Refuse what a model cannot be asked for; nothing is sampled."""
+        """Refuse settings that do not fit a model; nothing is sampled."""
         conditions = self.conditions(model.space)
         kernel_named(self.kernel or model.config.sampling.kernel, model.space, conditions.evidence)
 
 
 def fingerprint(model: Model) -> str:
-    """A hash of the parameters, by which a model is recognised when sampling goes on."""
+    """A hash of the parameters, which identifies the model when a sampling is continued."""
     digest = hashlib.sha256(model.describe()["program"].encode())
     for name, tensor in sorted(model.potential.state_dict().items()):
         digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -187,6 +187,6 @@ def _digits(evidence: Evidence) -> str:
 def _from_digits(space: Space, digits: str) -> Evidence:
     known = np.frombuffer(bytes.fromhex(digits), dtype=np.uint8)
     if len(known) != -(-space.entries // 8):
-        raise ValueError("the evidence is not of this model")
+        raise ValueError("the evidence does not fit this model")
     bits = np.unpackbits(known, count=space.entries)
     return Evidence(space, torch.from_numpy(bits.astype(bool)))

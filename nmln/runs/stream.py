@@ -1,7 +1,7 @@
-"""Samples from a trained model by the million: streamed to files, kept, resumed, in several processes.
+"""Millions of samples from a trained model: streamed to files, resumable, in several processes.
 
-The chains are dealt into blocks of a fixed size, see `blocks`. Any processes can draw them, on one
-machine or several; in the end they are put together, counted and put in place of older samples.
+The chains are divided into blocks of a fixed size, see `blocks`. Any process can draw a block, on one
+machine or several; in the end the blocks are merged, counted and moved over older samples.
 """
 
 import warnings
@@ -81,11 +81,11 @@ def begin(
     overwrite: bool = False,
     sources: Sequence[Path] = (),
 ) -> SamplingJob:
-    """Sampling at a place; goes on if the same was begun there, refuses to spoil anything else.
+    """Start a sampling at a place, or continue the same one; other files are never damaged.
 
-    A beginning of which no block has kept anything, such as one that failed at once, gives way; with
-    `overwrite` any other does too. Finished samples stay until `finish` has new ones to put in their
-    place. `sources` are the working folders of parts that are to be joined.
+    Another unfinished sampling is discarded if none of its blocks has a checkpoint, or with `overwrite`;
+    otherwise it is refused. Finished samples stay until `finish` replaces them. `sources` are the
+    working folders of parts to join.
     """
     with only_sampler(place):
         check_own(place)
@@ -113,8 +113,10 @@ def begin(
 
 
 def _gone_on_with(job: SamplingJob, overwrite: bool = False) -> SamplingJob:
-    """The same, if its place is still free, or if the user says now that older samples may go."""
-    if job.overwrite or job.place.part is not None:  # was checked, or puts nothing in place
+    """The same job, if its place is still free or `overwrite` allows older samples to be replaced."""
+    if (
+        job.overwrite or job.place.part is not None
+    ):  # already checked, or a part, which replaces nothing
         return job
     check_free(job.place, job.work, job.counted, overwrite)
     if overwrite:
@@ -124,7 +126,7 @@ def _gone_on_with(job: SamplingJob, overwrite: bool = False) -> SamplingJob:
 
 
 def resume(place: SamplePlace | Path, model: Model) -> SamplingJob:
-    """Continue with what was begun at a place, or in a folder of molecules."""
+    """Continue the sampling at a place, or in a folder of molecules."""
     if isinstance(place, Path):
         place = SamplePlace("molecules", place)
     with only_sampler(place):
@@ -134,22 +136,24 @@ def resume(place: SamplePlace | Path, model: Model) -> SamplingJob:
 
 
 def attend(place: SamplePlace, model: Model) -> SamplingJob:
-    """The sampling that another process sees to; nothing is changed."""
+    """Open the sampling that another process manages; nothing is changed."""
     found = read_marker(place)
     if found is None:
-        done = " It is finished." if place.results() else ""
+        done = " The last one is finished." if place.results() else ""
         raise InputError(
-            f"there is no sampling here to go on with.{done}", str(place.output), kind="missing"
+            f"there is no interrupted sampling here.{done} Sample without --resume.",
+            str(place.output),
+            kind="missing",
         )
     return _checked(place, model, found)
 
 
 def _checked(place: SamplePlace, model: Model, found: Begun) -> SamplingJob:
-    """What was begun, if it can be asked of this model."""
+    """The recorded sampling, checked against the model."""
     if found.settings.model != fingerprint(model):
         raise InputError(
-            "the model has changed since this sampling was begun. Restart with --overwrite, or "
-            "choose another folder (--output).",
+            "the model has changed since this sampling was started. Restart with --overwrite, or choose "
+            "another folder (--output).",
             str(place.output),
             kind="conflict",
         )
@@ -167,15 +171,15 @@ def _same(
     settings: SamplingSettings,
     sources: Sequence[Path],
 ) -> SamplingJob:
-    """What was begun, if it is the same."""
+    """The recorded sampling, if it has the same settings."""
     job = _checked(place, model, found)
-    if not found.settings.block:  # dealt out by the processes of an earlier version
+    if not found.settings.block:  # divided by the processes of an earlier version
         settings = replace(settings, parts=found.settings.parts, block=0)
     if found.settings != settings or list(found.sources) != [one.absolute() for one in sources]:
         told = differences(found.settings, settings) or "other parts to join"
         raise InputError(
-            f"sampling with other settings was begun in this folder ({told})."
-            " Continue it (--resume), choose another folder (--output), or give --overwrite.",
+            f"a sampling with other settings was started in this folder ({told}). Continue it "
+            "(--resume), choose another folder (--output), or give --overwrite.",
             str(place.output),
             kind="conflict",
         )
@@ -183,7 +187,7 @@ def _same(
 
 
 def _kept_anything(found: Begun) -> bool:
-    """Whether there is a checkpoint; rows without one are restarted in any case."""
+    """Whether there is a checkpoint; blocks without one are restarted in any case."""
     return any(checkpoint.saved_steps(one) for one in found.work.glob(f"{found.blocks}-*"))
 
 
@@ -203,7 +207,7 @@ def work(
     tick: Callable[[], None] | None = None,
     save_every: float = SAVE_EVERY,
 ) -> None:
-    """Bring blocks (all, unless some are named) to their end, or until a signal asks to stop."""
+    """Draw blocks (by default all) to their end, or until a signal arrives."""
     chosen = job.blocks if blocks is None else blocks
     alone = len(chosen) == len(job.blocks)
     if job.joins:
@@ -219,13 +223,13 @@ def work(
 
 @contextmanager
 def _said_alike(job: SamplingJob, alone: bool) -> Iterator[None]:
-    """Of several processes each stops after another sweep: all say the same, so that it is told once."""
+    """Give the messages of several interrupted processes the same text, so that it is printed once."""
     try:
         yield
     except InterruptedRunError:
         if alone:
             raise
-        raise InterruptedRunError("stopped, and kept.", job.again) from None
+        raise InterruptedRunError("stopped. The progress is kept.", job.again) from None
 
 
 # All blocks together.
@@ -233,7 +237,7 @@ def _said_alike(job: SamplingJob, alone: bool) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Generated:
-    """What came out. `summary` is the content of sampling.json, which only molecules have."""
+    """The results. `summary` is the content of sampling.json, which only molecules have."""
 
     summary: dict[str, Any]
     written: tuple[Path, ...]
@@ -245,10 +249,10 @@ class Generated:
 
 
 def finish(job: SamplingJob, processes: int = 1) -> Generated:
-    """Put the blocks together, count, judge the chains; afterwards the working folder is gone.
+    """Merge the blocks, count, diagnose the chains, and remove the working folder.
 
-    `processes` is how many worked on them, for the samples a second. Stopped at any moment, it can be
-    done again: nothing that it reads is removed before all that it writes is in place.
+    `processes` is the number of processes that drew them, for the samples per second. If it is
+    interrupted it can be repeated: inputs are removed only after all results are in place.
     """
     with only_sampler(job.place):
         check_own(job.place)
@@ -256,7 +260,7 @@ def finish(job: SamplingJob, processes: int = 1) -> Generated:
         judged = _judge(job, kept, processes)
         with writing(job.place, job.work) as folder:
             summary, written = _write(job, kept, processes, judged, folder)
-        if not job.overwrite:  # else it was checked when it was begun
+        if not job.overwrite:  # otherwise it was checked at the start
             check_free(job.place, job.work, job.counted, overwrite=False)
         swap(job.place, job.work)
         discard(job.place, job.work)
@@ -267,7 +271,7 @@ def _done(job: SamplingJob, block: int) -> Kept:
     kept = Kept.load(job, block)
     if kept.sweeps < job.settings.sweeps or kept.pending:
         raise InputError(
-            f"block {block} of {job.settings.parts} is not done yet. Continue with: {job.again}",
+            f"block {block} of {job.settings.parts} is not finished. Continue with: {job.again}",
             str(job.folder),
             kind="conflict",
         )
@@ -285,7 +289,7 @@ def _judge(job: SamplingJob, kept: Sequence[Kept], processes: int) -> Diagnostic
 def _write(
     job: SamplingJob, kept: Sequence[Kept], processes: int, judged: Diagnostics | None, folder: Path
 ) -> tuple[dict[str, Any], list[Path]]:
-    """All results in a folder: the samples first."""
+    """Write all results into a folder; the samples are listed first."""
     page: list[Path] = []
     if judged is not None:
         title = f"Chains of {job.about.get('run', job.folder.name)}"
@@ -337,7 +341,7 @@ def _write_molecules(
 
 
 def _expected(job: SamplingJob, block: int) -> Iterator[tuple[int, int]]:
-    """The sample and level of each row of a block."""
+    """The sample and the level of each row of a block."""
     for draw in range(job.settings.draws):
         wanted = job.settings.wanted(block, draw)
         for level in job.levels:

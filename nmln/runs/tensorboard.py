@@ -1,4 +1,4 @@
-"""Watchers of a run of training."""
+"""Watchers of a training run: several as one, and events for TensorBoard."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ from nmln.runs.folder import writing
 from nmln.runs.train import TrainingJob, Watcher
 from nmln.training import Metrics
 
-_FLUSH_SECONDS = 5.0  # a reader of the events is at most so far behind
+_FLUSH_SECONDS = 5.0  # the longest delay until events are on disk
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,9 @@ class Several:
 
 
 class EventFile:
-    """A new file of events for TensorBoard, after which those of steps beyond `done` are void.
+    """A new file of events for TensorBoard, which replaces events of steps after `done`.
 
-    It is written in this thread, not in one of its own: an error of the disk is raised where a caller
-    can report it.
+    It is written in this thread, so that errors of the disk are raised where a caller can report them.
     """
 
     _numbers = count()
@@ -70,7 +69,7 @@ class EventFile:
         self._add(step=step, summary=scalar(name, number))
 
     def text(self, name: str, text: str) -> None:
-        """A text without a step, which no return to an earlier one wipes out."""
+        """A text without a step, which is kept when a run returns to an earlier step."""
         from torch.utils.tensorboard.summary import text as summary
 
         self._add(summary=summary(name, text))
@@ -79,17 +78,17 @@ class EventFile:
         self._writer.flush()
 
     def close(self) -> None:
-        """What cannot be written any more has been reported, or the process ends with another error."""
+        """Close the file; an error of the disk was reported earlier, or another error ends the run."""
         with suppress(OSError):
             self._writer.close()
 
 
 class TensorBoard:
-    """Writes what a step tells as events for TensorBoard, one curve for each level.
+    """Writes the metrics of each step as events for TensorBoard, one curve per level.
 
-    Events of steps that are taken again, after resuming or going back, replace the old ones. All that
-    was told is on disk after the last step, after a few seconds, and when the process ends or nobody
-    holds the watcher any more: no call is needed.
+    Events of steps that are repeated, after resuming or a return, replace the old ones. Events are
+    flushed to disk every few seconds, after the last step, at the end of the process and when the
+    watcher is deleted: no call is needed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -102,11 +101,11 @@ class TensorBoard:
     def _open(self, done: int) -> None:
         with writing(self.folder):
             self.file = EventFile(self.folder, done)
-        self.close = weakref.finalize(self, self.file.close)  # at the exit of the process too
+        self.close = weakref.finalize(self, self.file.close)  # also at the end of the process
         self.step, self.flushed = done, time.monotonic()
 
     def on_step(self, metrics: Metrics, quality: dict[str, float]) -> None:
-        if metrics.step <= self.step:  # the run went back
+        if metrics.step <= self.step:  # the run returned to an earlier step
             self.close()
             self._open(metrics.step - 1)
         self.step = metrics.step

@@ -1,4 +1,4 @@
-"""A run of training in its folder: begun, watched, kept, resumed."""
+"""A training run in its folder: started, watched, saved, resumed."""
 
 import time
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ from nmln.training.loop import Guard
 from nmln.training.pilot import steps_in
 from nmln.training.restore import restore
 
-_QUALITY_EVERY = 50  # steps between two looks at the chains' worlds
-_PATIENCE = 5.0  # seconds that a step has to end after a signal, because then all of it is kept
-_HELD_OUT = 500  # worlds kept apart whose likelihood is watched
+_QUALITY_EVERY = 50  # steps between two measurements of the chains' worlds
+_PATIENCE = 5.0  # seconds in which a step may end after a signal, so that it can be saved
+_HELD_OUT = 500  # held-out worlds whose likelihood is measured during training
 
 
 @runtime_checkable
 class Watcher(Protocol):
-    """Somebody who looks on; the command line shows a table, a test collects."""
+    """Receives the events of a run, for example to show or to record them."""
 
     def on_start(self, job: "TrainingJob") -> None: ...
 
@@ -39,7 +39,7 @@ class Watcher(Protocol):
 
 
 class Silent:
-    """Looks away."""
+    """A watcher that ignores every event."""
 
     def on_start(self, job: "TrainingJob") -> None: ...
 
@@ -50,7 +50,7 @@ class Silent:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A run of training: what it learns from, the model, and the folder it is kept in."""
+    """A training run: its data, its model and its folder."""
 
     folder: Path
     config: Config
@@ -82,7 +82,8 @@ def begin(
     home.check_new()
     if config.data.language is not None and not sources.format_of(config.data.source).declarable:
         raise InputError(
-            "a language is for worlds in .db files, and this is none. Leave it out (--language).",
+            "a language (--language) is used only with .db files, and this is another kind of data. "
+            "Leave it out.",
             config.data.source,
             kind="unsupported",
         )
@@ -102,7 +103,7 @@ def begin(
     ranks.wait()
     if ranks.first:
         with home.locked():
-            home.check_new(source)  # again: another process may have been here meanwhile
+            home.check_new(source)  # again: another process may have written here in the meantime
             home.write_head(model, source)
     return TrainingJob(folder, config, source, model, trainer, Guard.of(trainer))
 
@@ -110,16 +111,16 @@ def begin(
 def resume(
     folder: Path, ranks: Ranks | None = None, data: str | None = None, language: str | None = None
 ) -> TrainingJob:
-    """Continue with a run from its newest good checkpoint.
+    """Continue a run from its newest intact checkpoint.
 
-    `data` and `language` say where its data are now, if they have moved.
+    `data` and `language` are the new locations of its data, if they have moved.
     """
     home = RunFolder(folder)
     head = home.read_head()
     if head.combined:
         raise InputError(
-            "this model was combined from others and is finished. Train one of those on, and combine "
-            "them again.",
+            "this model was combined from other runs and cannot be trained. Continue those runs, and "
+            "combine them again.",
             str(folder),
             kind="unsupported",
         )
@@ -149,7 +150,7 @@ def resume(
 
 
 def run(job: TrainingJob, watcher: Watcher | None = None) -> Model:
-    """Train to the end, or until a signal asks to stop; what was reached is kept either way."""
+    """Train to the end, or until a signal arrives; the progress is saved in both cases."""
     if not job.trainer.ranks.first:
         return _run(job, Silent())
     with job.home.locked():
@@ -158,12 +159,12 @@ def run(job: TrainingJob, watcher: Watcher | None = None) -> Model:
 
 
 def _check_unchanged(job: TrainingJob) -> None:
-    """Under the lock: what the job was opened from is still there, and the end can be written."""
+    """Check, under the lock, that the run has not changed since it was opened, and can be finished."""
     head = job.home.read_head()
     job.home.check_model()
     if tuple(checkpoint.saved_steps(job.folder)) != job.seen:
         raise InputError(
-            "another process has trained in this folder meanwhile. Continue with: "
+            "another process has trained in this folder in the meantime. Continue with: "
             f"{job.home.resume_command}",
             str(job.folder),
             kind="busy",
@@ -187,7 +188,7 @@ def _run(job: TrainingJob, watcher: Watcher) -> Model:
             if isinstance(event, Return):
                 save(job, job.seconds_before + time.perf_counter() - start)
                 if first:
-                    # What came after is the run that went wrong: nobody may go on from it.
+                    # Later checkpoints belong to the diverged run and must not be resumed.
                     checkpoint.discard_after(job.folder, trainer.step_number)
                     watcher.on_note(str(event))
                     log.cut(trainer.step_number)
@@ -209,7 +210,8 @@ def _run(job: TrainingJob, watcher: Watcher) -> Model:
                 saved = time.perf_counter()
             if stop:
                 raise InterruptedRunError(
-                    f"stopped after step {event.step}, and kept.", job.home.resume_command
+                    f"stopped after step {event.step}. The progress is kept.",
+                    job.home.resume_command,
                 )
     model = job.model.averaged(trainer)
     if first:
@@ -218,9 +220,9 @@ def _run(job: TrainingJob, watcher: Watcher) -> Model:
 
 
 def _obeying(job: TrainingJob, events: Iterator[Metrics | Return]) -> Iterator[Metrics | Return]:
-    """The same events, until a step is given up that takes too long after a signal.
+    """The same events, until a step takes too long after a signal and is abandoned.
 
-    A step changes parameters, chains and random numbers, so that nothing of it can be kept.
+    A step changes parameters, chains and random numbers, so an unfinished one cannot be saved.
     """
     try:
         yield from events
@@ -228,18 +230,18 @@ def _obeying(job: TrainingJob, events: Iterator[Metrics | Return]) -> Iterator[M
         steps = checkpoint.saved_steps(job.folder)
         kept = f"step {max(steps)} is kept" if steps else "nothing was kept yet"
         raise InterruptedRunError(
-            f"stopped within a step that takes long; {kept}.", job.home.resume_command
+            f"stopped within a long step; {kept}.", job.home.resume_command
         ) from None
 
 
 def save(job: TrainingJob, seconds: float) -> None:
-    """Keep the whole run as a checkpoint; every rank hands in its chains, the first one writes."""
+    """Save a checkpoint of the run; every rank contributes its chains, the first one writes."""
     tree = {**job.trainer.tree(), "guard": job.guard.tree()}
     if job.trainer.ranks.first:
         tensors, content = checkpoint.flatten(tree)
         whole = {"tree": content, "seconds": seconds, **job.model.describe()}
         whole["split"] = split_hash(job.source)
         step = job.trainer.step_number
-        MetricsLog(job.folder).synchronise()  # after a power cut too, no step has a gap behind it
+        MetricsLog(job.folder).synchronise()  # so that no line is missing after a power cut
         checkpoint.save(job.folder, step, tensors, whole, keep=job.config.training.keep)
     job.trainer.ranks.wait()

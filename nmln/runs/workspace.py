@@ -1,8 +1,8 @@
-"""Where samples go, and the working folder beside them: begun, locked and cleared.
+"""The place of samples, and the working folder beside them: created, locked and cleared.
 
-Until samples are complete all that belongs to them lies in a working folder with a name and a marker of
-its own. What is complete is put in place at the end, so older samples stay readable until then. Only
-files with the names that sampling gives them are ever removed; anything else is refused.
+Until samples are complete, all their files lie in a working folder with its own name and marker. They
+are moved into place at the end, so older samples stay readable until then. Only files with the names
+that sampling gives them are ever removed; other files are refused.
 """
 
 import hashlib
@@ -22,13 +22,13 @@ from nmln.formats.registry import Format, Kind, standard_format
 from nmln.runs.specification import SamplingSettings
 
 FORMAT = 2
-"""Of working folders. Those of format 1 are named `parts`, and their settings have no number."""
+"""The format of working folders. Those of format 1 are named `parts` and do not record it."""
 
 SAMPLES, COUNTS, SUMMARY = "samples.csv.gz", "counts.csv", "sampling.json"
 SETTINGS, FINISHED, LOCK = "settings.json", "finished.json", "lock"
 ROWS, WORLDS = "rows.csv.gz", "worlds.gz"
 WRITING, RESULT, REPLACED = "writing", "result", "replaced"
-PLACING = "placing"  # from when on results of this sampling stand at their place
+PLACING = "placing"  # marks that results are being moved into place
 _PAGE = ("html", "json", "png", "svg")
 _STEP = r"\.?step-\d{9,}(\.partial|\.replaced)?"
 _TEMPORARY = r"\.[^/]+\.[a-z0-9_]{8}\.partial"  # of a killed writer
@@ -39,7 +39,7 @@ _HELD: set[Path] = set()  # locks of this process
 
 
 class Part(NamedTuple):
-    """One of several shares of a sampling, counted from 1, that are drawn apart and joined later."""
+    """One of several parts of a sampling, counted from 1, drawn separately and joined later."""
 
     number: int
     total: int
@@ -50,7 +50,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class SamplePlace:
-    """Where samples go: a folder for molecules, else a name without an ending."""
+    """The place of samples: a folder for molecules, otherwise a file name without extension."""
 
     kind: Kind
     output: Path
@@ -59,7 +59,8 @@ class SamplePlace:
     def __post_init__(self) -> None:
         if self.kind != "molecules" and self.output.name in ("", ".."):
             raise InputError(
-                "name a file to write, not only a folder (--output).", str(self.output)
+                "--output must name a file, but this is a folder. Add a file name.",
+                str(self.output),
             )
 
     @property
@@ -74,7 +75,7 @@ class SamplePlace:
 
     @property
     def prefix(self) -> str:
-        """What the names of pages begin with."""
+        """The prefix of the names of pages."""
         return "" if self.kind == "molecules" else f"{self.output.name}-"
 
     @property
@@ -88,18 +89,18 @@ class SamplePlace:
 
     @property
     def lock(self) -> Path:
-        """Held by the process that sees to the whole sampling; each block has one of its own."""
+        """The lock of the process that manages the sampling; each block has one of its own."""
         return self.home / f".{self.work.name.lstrip('.')}.lock"
 
     @property
     def earlier(self) -> Path | None:
-        """Where versions before format 2 had their working folder."""
+        """The working folder of versions before format 2."""
         alone = self.kind == "molecules" and self.part is None
         return self.home / "parts" if alone else None
 
     @property
     def target(self) -> Path:
-        """The samples themselves."""
+        """The file or folder of the samples."""
         if self.kind == "molecules":
             return self.output / SAMPLES
         suffix = self.standard.suffixes[0]
@@ -108,11 +109,11 @@ class SamplePlace:
 
     @property
     def pages(self) -> tuple[Path, ...]:
-        """How well the chains mix, as a page, numbers and figures."""
+        """The diagnostics of the chains, as a page, numbers and figures."""
         return tuple(self.home / f"{self.prefix}chains.{ending}" for ending in _PAGE)
 
     def results(self) -> list[Path]:
-        """What is there already of results, apart from what only some samplings write."""
+        """The existing results, apart from files that only some samplings write."""
         names = [self.target, *self.pages]
         if self.kind == "molecules":
             names = [self.home / SUMMARY, self.target, self.home / COUNTS, *self.pages]
@@ -122,7 +123,7 @@ class SamplePlace:
         return found
 
     def owns(self, path: Path) -> bool:
-        """Whether something in the working folder has a name that sampling gives."""
+        """Whether a path in the working folder has a name that sampling gives."""
         return bool(self._pattern.fullmatch(path.relative_to(self.work).as_posix()))
 
     @property
@@ -155,9 +156,9 @@ def _is_empty(folder: Path) -> bool:
 
 @contextmanager
 def only_sampler(place: SamplePlace) -> Iterator[None]:
-    """Be the only process that samples to a place; one that is so already may ask again.
+    """Hold the lock of a place; a process that already holds it may enter again.
 
-    Nothing is left of the lock afterwards, nor of folders that were made for it in vain.
+    The lock file, and folders that were created only for it, are removed afterwards.
     """
     lock = place.lock.absolute()
     if lock in _HELD:
@@ -182,17 +183,17 @@ def only_sampler(place: SamplePlace) -> Iterator[None]:
 
 
 class Begun(NamedTuple):
-    """What a working folder says of itself."""
+    """The description of an unfinished sampling in its working folder."""
 
     work: Path
     settings: SamplingSettings
     about: dict[str, Any]
     sources: tuple[Path, ...] = ()  # of parts that are joined
-    overwrite: bool = True  # whether the user wants older results replaced; not known of format 1
+    overwrite: bool = True  # whether older results may be replaced; not recorded in format 1
 
     @property
     def blocks(self) -> str:
-        """What the folders of blocks are called."""
+        """The prefix of the folders of blocks."""
         return "block" if self.settings.block else "part"
 
 
@@ -203,7 +204,7 @@ def write_marker(
     sources: Sequence[Path] = (),
     overwrite: bool = False,
 ) -> Begun:
-    """Mark a working folder as ours, and as begun."""
+    """Write the description of a sampling into its working folder."""
     content = {
         "format": FORMAT,
         "nmln": checkpoint.VERSION,
@@ -219,36 +220,36 @@ def write_marker(
 
 
 def read_marker(place: SamplePlace) -> Begun | None:
-    """What was begun at a place, if anything was; refuses what is damaged or was changed."""
+    """The unfinished sampling at a place, if there is one; refuses a damaged or changed description."""
     path = place.work / SETTINGS
     if not os.path.lexists(path):
         if _left_in(place.work):
-            raise damaged(path, "it is missing, but what was drawn is there")
+            raise damaged(path, "it is missing, but there are samples")
         return _read_earlier(place)
     content = checkpoint.read_json(path)
     written = content.get("format")
     if type(written) is int and written > FORMAT:
         raise InputError(
-            f"this sampling was begun in format {written} by nmln {str(content.get('nmln'))[:40]}, but "
-            f"nmln {checkpoint.VERSION} reads formats up to {FORMAT}. Upgrade nmln, or choose another "
-            "folder (--output).",
+            f"this sampling was started in format {written} by nmln {str(content.get('nmln'))[:40]}, "
+            f"but nmln {checkpoint.VERSION} reads formats up to {FORMAT}. Upgrade nmln, or choose "
+            "another folder (--output).",
             str(path),
             kind="version",
         )
     try:
         if written != FORMAT or type(written) is not int:
-            raise ValueError("the format is not known")
+            raise ValueError("its format is unknown")
         settings, about = SamplingSettings.read(content.get("settings")), _about(content)
         part, sources = content.get("part"), content.get("from")
         overwrite = content.get("overwrite", True)
         if part != (None if place.part is None else list(place.part)):
-            raise ValueError("it is another part")
+            raise ValueError("it describes another part")
         if not isinstance(sources, list) or not all(isinstance(one, str) for one in sources):
             raise ValueError("from must be a list of paths")
         if type(overwrite) is not bool:
             raise ValueError("overwrite must be true or false")
         if settings.kind != place.kind:
-            raise ValueError(f"it is of {settings.kind}")
+            raise ValueError(f"its kind is {settings.kind}")
         if content.get("digest") != _digest(content):
             raise ValueError("it has changed since it was written")
     except ValueError as error:
@@ -257,12 +258,12 @@ def read_marker(place: SamplePlace) -> Begun | None:
 
 
 def _left_in(work: Path) -> list[Path]:
-    """Files in a working folder but those of killed writers: a beginning writes its marker first."""
+    """Files in a working folder except temporary ones; a sampling writes its marker first."""
     return [one for one in inside(work) if one.is_file() and not re.fullmatch(_TEMPORARY, one.name)]
 
 
 def _read_earlier(place: SamplePlace) -> Begun | None:
-    """What a version of format 1 began; a folder of the same name that is not of sampling is ignored."""
+    """The unfinished sampling of format 1; other folders of the same name are ignored."""
     if place.earlier is None or place.earlier.is_symlink():
         return None
     path = place.earlier / SETTINGS
@@ -286,14 +287,14 @@ def _read_earlier(place: SamplePlace) -> Begun | None:
 def _about(content: dict[str, Any]) -> dict[str, Any]:
     about = content.get("about")
     if not isinstance(about, dict) or not isinstance(about.get("resume", ""), str):
-        raise ValueError("about does not say what the sampling is")
+        raise ValueError("about must be a table whose entry resume is a string")
     return about
 
 
 def damaged(path: Path, error: Exception | str) -> InputError:
     return InputError(
-        f"this is not what a sampling wrote ({error}). Restore it from a copy, or restart with "
-        "--overwrite.",
+        f"this is not a valid description of a sampling ({error}). Restore it from a copy, or restart "
+        "with --overwrite.",
         str(path),
         kind="damaged",
     )
@@ -308,7 +309,7 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def check_own(place: SamplePlace) -> None:
-    """Refuse links and foreign files wherever sampling reads, writes or removes at a place."""
+    """Refuse links and foreign files at all paths where sampling reads, writes or removes."""
     for path in (place.work, *place.results()):
         if path.is_symlink():
             raise linked(path)
@@ -327,7 +328,7 @@ def check_own(place: SamplePlace) -> None:
 
 
 def check_graphs(place: SamplePlace) -> None:
-    """Refuse a folder in the place of graphs that has anything else in it."""
+    """Refuse a folder for graphs that holds other files."""
     if not place.target.is_dir():
         raise foreign(place.target)
     for path in place.target.iterdir():
@@ -337,8 +338,8 @@ def check_graphs(place: SamplePlace) -> None:
 
 def foreign(path: Path) -> InputError:
     return InputError(
-        "this was not written by sampling, so it is left alone. Move it away, or choose another folder "
-        "(--output).",
+        "this was not written by sampling, so it is not replaced. Move it away, or choose another "
+        "folder (--output).",
         str(path),
         kind="exists",
     )
@@ -356,7 +357,7 @@ def inside(folder: Path) -> list[Path]:
 
 
 def tidy(place: SamplePlace) -> None:
-    """Finish a removal that was stopped halfway."""
+    """Finish an interrupted removal."""
     for work in (place.work, place.earlier):
         if work is not None and (work / FINISHED).is_file() and not work.is_symlink():
             discard(place, work)
@@ -365,9 +366,9 @@ def tidy(place: SamplePlace) -> None:
 
 
 def discard(place: SamplePlace, work: Path) -> None:
-    """Remove a working folder that is done with, and those of parts joined here, by names of files.
+    """Remove a finished working folder, and those of parts joined here; only files of known names.
 
-    The marker is renamed first and goes last, so that a removal which is stopped can be finished.
+    The marker is renamed first and removed last, so that an interrupted removal can be finished.
     """
     marker, finished = work / SETTINGS, work / FINISHED
     if work.is_symlink():
@@ -383,7 +384,7 @@ def discard(place: SamplePlace, work: Path) -> None:
 
 
 def _joined_here(place: SamplePlace, finished: Path) -> list[SamplePlace]:
-    """The parts that a finished marker names, as far as they lie beside the samples."""
+    """The parts that a finished marker names, if they lie beside the samples."""
     try:
         sources = checkpoint.read_json(finished).get("from") or []
     except (InputError, OSError):
@@ -393,7 +394,7 @@ def _joined_here(place: SamplePlace, finished: Path) -> list[SamplePlace]:
 
 
 def parts_in(place: SamplePlace, folder: Path | None = None) -> list[SamplePlace]:
-    """The parts of a sampling in a folder, by their names; beside the samples, unless it is named."""
+    """The parts of a sampling in a folder, by their names; by default beside the samples."""
     folder = place.home if folder is None else folder
     before = re.escape("" if place.kind == "molecules" else f"{place.output.name}.")
     output = folder if place.kind == "molecules" else folder / place.output.name
@@ -407,24 +408,24 @@ def parts_in(place: SamplePlace, folder: Path | None = None) -> list[SamplePlace
 
 
 def _clear(place: SamplePlace, work: Path) -> None:
-    """Remove all that sampling has written in a working folder but its marker of the end."""
+    """Remove all files of sampling in a working folder except the marker of the end."""
     for path in inside(work):
         if path.is_dir() and not path.is_symlink():
-            with suppress(OSError):  # something foreign is in it
+            with suppress(OSError):  # it holds foreign files
                 path.rmdir()
         elif path != work / FINISHED and place.owns(place.work / path.relative_to(work)):
             path.unlink(missing_ok=True)
 
 
 def check_idle(work: Path) -> None:
-    """Refuse a working folder where a process still draws a block."""
+    """Refuse a working folder in which a process still draws a block."""
     for lock in sorted(work.glob(f"*/{LOCK}")):
         with only_one(lock, "sampling"):
             pass
 
 
 def unfinished(place: SamplePlace) -> list[Path]:
-    """The working folders at a place, whatever state they are in."""
+    """The working folders at a place, in any state."""
     found = [place.work] if place.work.is_dir() else []
     try:
         earlier = _read_earlier(place)

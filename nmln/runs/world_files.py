@@ -29,7 +29,7 @@ def packed(space: Space, worlds: Integer[Tensor, "worlds groups"]) -> bytes:
 def read_worlds(
     space: Space, settings: SamplingSettings, blocks: Sequence[Drawn]
 ) -> Iterator[Integer[Tensor, " groups"]]:
-    """All worlds in the order of their numbers; memory does not grow with how many they are."""
+    """All worlds in the order of their numbers; the memory does not grow with their number."""
     size = len(packed(space, torch.zeros(1, space.groups, dtype=space.dtype)))
     with ExitStack() as stack:
         files = [stack.enter_context(reading(*block)) for block in blocks]

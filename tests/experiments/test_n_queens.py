@@ -244,7 +244,7 @@ def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
 
 
 def test_rates_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="rates are numbers with commas between them"):
+    with pytest.raises(InputError, match="--rates must be numbers"):
         n_queens(tmp_path, rates="0.2;0")
 
 

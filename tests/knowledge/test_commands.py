@@ -95,7 +95,7 @@ def test_mistakes_are_told_in_one_line(run: Path, tmp_path: Path) -> None:
     source = str(write_family(tmp_path / "camps"))
     for arguments, message in (
         (("train", "no/such/place"), "no/such/place: neither a folder"),
-        (("train", source, "--output", str(run)), "there is a trained model in this folder"),
+        (("train", source, "--output", str(run)), "holds a trained model"),
         (("train", source, "--width", "4"), "width .* got 4"),
         (("train", source, "--objective", "x"), "conditional or likelihood"),
         (("train", source, "--minutes", "-1"), "must be positive"),

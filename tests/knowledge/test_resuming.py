@@ -177,12 +177,12 @@ def test_a_run_that_was_asked_to_stop_has_a_model_and_can_go_on(
     assert json.loads((run / "training.json").read_text())["interrupted"]
     assert knowledge.load(run).settings["epochs"] == 12
     assert nmln_kb("rank", str(run)).exit_code == 0
-    with pytest.raises(InputError, match=rf"not come to its end.*--resume {run}"):
+    with pytest.raises(InputError, match=rf"unfinished.*--resume {run}"):
         train(undisturbed / "camps", run)
 
     done = resume(run)
     assert done.exit_code == 0, done.output
-    assert "going on after epoch 6" in done.output
+    assert "after epoch 6" in done.output
     assert equal_runs(run, undisturbed / "run")
     assert not (run / "checkpoints").exists()
     again = resume(run)
@@ -276,10 +276,10 @@ def test_mistakes_in_resuming_are_told_in_one_line(undisturbed: Path, tmp_path: 
     for arguments, message in (
         (("--resume", str(tmp_path)), "there is no checkpoint of nmln kb train in this folder"),
         (("--resume", str(tmp_path / "nowhere")), "there is no checkpoint of nmln kb train"),
-        (("--resume", "run", "--seed", "0"), "--resume goes on with a run as it is"),
-        (("--resume", "run", "--hidden", "0"), "--resume goes on with a run as it is"),
-        (("nations", "--resume", "run"), "--resume goes on with a run as it is"),
-        (("--resume", "run", "--output", "other"), "--resume goes on with a run as it is"),
+        (("--resume", "run", "--seed", "0"), "--resume continues a run"),
+        (("--resume", "run", "--hidden", "0"), "--resume continues a run"),
+        (("nations", "--resume", "run"), "--resume continues a run"),
+        (("--resume", "run", "--output", "other"), "--resume continues a run"),
         ((), "there is nothing to train on"),
     ):
         with pytest.raises(InputError, match=message) as caught:

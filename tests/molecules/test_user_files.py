@@ -311,7 +311,7 @@ def test_a_file_put_by_hand_is_taken_and_filtered(nmln: Nmln) -> None:
     ):  # fmt: skip
         assert shown in out
     code, out, _ = nmln("data", "fetch", "chembl-3")
-    assert "filtered before" in out
+    assert "selected earlier" in out
     assert ", as expected" in out
     code, out, _ = nmln("data", "fetch", "chembl")
     assert "chembl-SIZE" in out
@@ -326,7 +326,7 @@ def test_a_file_put_by_hand_is_taken_and_filtered(nmln: Nmln) -> None:
             ["zinc"],
             "Take one of qm9, zinc250k, moses, chembl",
         ),
-        (["qm9-9", "--size", "10"], "are two sizes"),
+        (["qm9-9", "--size", "10"], "contradict"),
         (["qm9", "--sha256", "12"], "64 hexadecimal digits"),
     ],
 )

@@ -48,16 +48,16 @@ def test_two_runs_become_one_model(
     assert run_here(monkeypatch, capfd, "likelihood", "both", *few).code == 0
     done = run_here(monkeypatch, capfd, "train", "--resume", "both")
     assert done.code == 2
-    assert "both: this model was combined from others and is finished" in done.said
+    assert "both: this model was combined" in done.said
 
 
 @pytest.mark.parametrize(
     ("folders", "output", "said"),
     [
-        (("seed0", "seed1", "--pieces"), "new", "Say for how many steps: --fit 300"),
-        (("seed0",), "new", "one run alone has no mean"),
-        (("seed0", "other"), "new", "from another split of them"),
-        (("seed0", "seed1"), "other", "a run in this folder already"),
+        (("seed0", "seed1", "--pieces"), "new", "--fit 300"),
+        (("seed0",), "new", "at least two runs"),
+        (("seed0", "other"), "new", "split"),
+        (("seed0", "seed1"), "other", "already holds a run"),
         (("seed0", "nowhere"), "new", "there is no run in this folder"),
         (("seed0", "./seed0"), "new", "seed0: this run is named twice"),
         (("seed0", "seed1", "wide"), "new", "wide: the models differ in model.hidden: 8 and 9"),

@@ -111,7 +111,7 @@ def test_all_levels_have_rows_and_counts_of_their_own(run: Path) -> None:
 
 def test_fewer_samples_than_chains_are_enough(run: Path) -> None:
     assert len(read(finished(run, "out", count=1, block=1))) == 1
-    with pytest.raises(InputError, match="ask for at least one sample"):
+    with pytest.raises(InputError, match="at least 1"):
         begin(run, "none", count=0)
 
 
@@ -177,7 +177,7 @@ def test_the_blocks_can_be_done_in_any_order(run: Path) -> None:
     job = begin(run, "other", block=4)
     for part in (2, 0):
         stream.work(job, [part])
-    with pytest.raises(InputError, match="block 1 of 3 is not done yet"):
+    with pytest.raises(InputError, match="block 1 of 3 is not finished"):
         stream.finish(job)
     stream.work(job, [1])
     stream.finish(job, processes=3)
@@ -205,9 +205,7 @@ def test_a_signal_keeps_what_was_reached(run: Path) -> None:
         if sweeps == 9:
             signal.raise_signal(signal.SIGTERM)
 
-    with pytest.raises(
-        InterruptedRunError, match=r"stopped after sweep 9 of 25, and kept\. Continue with"
-    ):
+    with pytest.raises(InterruptedRunError, match=r"stopped after sweep 9 of 25\..* Continue with"):
         stream.work(job, tick=tick, save_every=1000)
     assert job.sweeps_done(0) == 9
     assert files(finished(run, "out")) == files(finished(run, "whole"))
@@ -216,9 +214,9 @@ def test_a_signal_keeps_what_was_reached(run: Path) -> None:
 def test_samples_that_are_there_are_not_spoiled(run: Path) -> None:
     folder = finished(run, "out")
     before = files(folder)
-    with pytest.raises(InputError, match="there are samples in this folder already"):
+    with pytest.raises(InputError, match="already holds samples"):
         begin(run, "out", seed=1)
-    with pytest.raises(InputError, match=r"no sampling here to go on with\. It is finished"):
+    with pytest.raises(InputError, match="no interrupted sampling"):
         stream.resume(folder, load_run(run))
     assert files(folder) == before
     job = begin(run, "out", count=5, burn_in=1, seed=1, overwrite=True)
@@ -230,7 +228,7 @@ def test_samples_that_are_there_are_not_spoiled(run: Path) -> None:
 
 def test_one_of_several_says_what_all_say(run: Path) -> None:
     job = begin(run, "out", block=5)
-    with pytest.raises(InterruptedRunError, match=r"^stopped, and kept\. Continue with: "):
+    with pytest.raises(InterruptedRunError, match=r"^stopped\..* Continue with: "):
         stream.work(job, [1], lambda: signal.raise_signal(signal.SIGTERM))
     assert [job.sweeps_done(part) for part in range(2)] == [0, 1]
 
@@ -274,7 +272,7 @@ def test_samples_without_their_blocks_are_not_spoiled(run: Path) -> None:
     """As they are when somebody stops it while it tidies up."""
     job = begin(run, "out")
     (job.folder / stream.SUMMARY).touch()
-    with pytest.raises(InputError, match="there are samples in this folder already"):
+    with pytest.raises(InputError, match="already holds samples"):
         begin(run, "out", seed=3)
 
 
@@ -365,9 +363,9 @@ def test_stopped_while_it_counts_it_says_how_to_go_on(
         patched.setattr(stream, "write_counts", lambda *_: signal.raise_signal(number))
         assert leave(patched, run, *words, "--processes", "1", "--output", out) == 130
     again = f"nmln sample {run} --resume --output {out}"
-    assert capsys.readouterr().err == (
-        f"error: stopped. What was reached is kept. Continue with: {again}\n"
-    )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: stopped.")
+    assert line.endswith(f"Continue with: {again}")
     assert signal.getsignal(number) == before
     assert leave(monkeypatch, *again.split()[2:], "--processes", "1") == 0
     assert files(out) == files(whole)
@@ -423,7 +421,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_files(run: Path) -> None
             time.sleep(chance.uniform(0, 2))
             process.send_signal(signal.SIGTERM if chance.random() < 0.5 else signal.SIGKILL)
     done = nmln(run.parent, *options)
-    already = "there are samples in this folder already" in done.stderr
+    already = "already holds samples" in done.stderr
     assert done.returncode == 0 or already, done.stderr
     whole = finished(run, "whole", count=20_000, chains=20, burn_in=5, thin=1)
     assert files(run.parent / "killed") == files(whole)

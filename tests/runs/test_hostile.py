@@ -221,7 +221,7 @@ HEADS: dict[str, tuple[Callable[[Path], object], str]] = {
     "another program": (lambda p: change_head(p.parent, program=["x"]), "does not describe a run"),
     "a table that is none": (lambda p: change_head(p.parent, config=[]), "not describe a run"),
     "lines left out": (lambda p: change_head(p.parent, dropped=[{"a": 1}]), "not describe a run"),
-    "their number": (lambda p: change_head(p.parent, dropped=[MISCOUNTED]), "left out are counted"),
+    "their number": (lambda p: change_head(p.parent, dropped=[MISCOUNTED]), "dropped lines"),
 }
 
 

@@ -100,8 +100,8 @@ def test_what_is_kept_are_plain_numbers_and_the_command_tells_them(
     assert kept["log_z_least"] < kept["log_z_low"]
     assert kept["log_z_most"] > kept["log_z_high"]
     said = capsys.readouterr().out
-    assert f"nats a world: train {kept['train']:.2f}" in said
-    assert f"nats a molecule: train {kept['train_molecules']:.2f}" in said
+    assert f"nats per world: train {kept['train']:.2f}" in said
+    assert f"nats per molecule: train {kept['train_molecules']:.2f}" in said
     assert f", test {kept['test_molecules']:.2f} +- {kept['test_molecules_error']:.2f}" in said
 
 
@@ -113,7 +113,7 @@ def test_the_same_seed_gives_the_same_numbers(folder: Path) -> None:
     assert one == same != other
 
 
-def test_worlds_that_are_no_molecules_have_no_likelihood_a_molecule(
+def test_worlds_that_are_no_molecules_have_no_likelihood_per_molecule(
     people: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = whole_run(people)

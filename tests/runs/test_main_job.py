@@ -48,7 +48,7 @@ def test_the_page_has_all_its_parts(done: pipeline.JobOutcome) -> None:
     assert titles(text) == [
         "In short", "New molecules", "The most frequent of all",
         "Levels, from the noisiest to the target", "Recall", "Chains", "Training",
-        "Training: the run", "Training: curves", "Files beside this page", "Again", "Configuration",
+        "Training: the run", "Training: curves", "Files beside this page", "Repeat", "Configuration",
     ]  # fmt: skip
     reader = Reader(text)
     assert len(reader.ids) == len(set(reader.ids))
@@ -163,7 +163,7 @@ def test_other_settings_for_the_same_folder_are_refused(done: pipeline.JobOutcom
 def test_a_folder_of_another_command_is_left_alone(tmp_path: Path) -> None:
     data = write_molecules(tmp_path)
     training.begin(tmp_path / "run", small(data).config())
-    with pytest.raises(InputError, match="there is a run of nmln train in this folder"):
+    with pytest.raises(InputError, match="a run of nmln train"):
         pipeline.run(tmp_path / "run", small(data))
 
 
@@ -198,7 +198,7 @@ def test_minutes_and_steps_are_not_both_given() -> None:
     assert pipeline.JobSettings(minutes=2).config().training.minutes == 2
     steps = pipeline.JobSettings(changes={"training.steps": 5})
     assert steps.config().training.minutes is None
-    with pytest.raises(InputError, match="both say how long"):
+    with pytest.raises(InputError, match="steps"):
         pipeline.JobSettings(minutes=2, changes={"training.steps": 5}).config()
 
 
@@ -229,8 +229,8 @@ def test_the_command_of_the_page_repeats_the_job_to_the_bit(
         assert (again / name).read_bytes() == (done.folder / name).read_bytes()
     second = run_here(monkeypatch, capfd, *words)
     assert second.code == 0, second.said
-    assert "Training was finished before" in second.said
-    assert "Generating was finished before" in second.said
+    assert "Training is already finished" in second.said
+    assert "Generating is already finished" in second.said
     refused = run_here(monkeypatch, capfd, *words, "--seed", 9)
     assert refused.code == 2
     assert "(seed 0, not 9)" in refused.said
@@ -254,7 +254,7 @@ def test_a_stopped_job_names_the_command_that_continues_all_of_it(
 def test_the_page_does_not_promise_the_same_samples_of_other_processes(
     done: pipeline.JobOutcome, tmp_path: Path
 ) -> None:
-    assert "The same once more, to the bit" in page_of(done)
+    assert "repeat this job exactly" in page_of(done)
     folder = tmp_path / "out"
     shutil.copytree(done.folder, folder)
     path = folder / "samples" / "sampling.json"
@@ -263,8 +263,8 @@ def test_the_page_does_not_promise_the_same_samples_of_other_processes(
     summary["settings"]["parts"] = 2
     path.write_text(json.dumps(summary))
     text = page_of(pipeline.conclude(folder))
-    assert "to the bit" not in text
-    assert "another number of processes drew these" in text
+    assert "exactly" not in text
+    assert "the samples will differ" in text
 
 
 def test_a_level_with_nothing_valid_has_no_shares(

@@ -306,7 +306,7 @@ def test_a_stop_is_told_by_the_launcher_if_by_no_process(
 def test_a_second_signal_ends_processes_that_do_not_listen(tmp_path: Path) -> None:
     ready = lambda: len(list(tmp_path.glob("ready-*"))) == 2  # noqa: E731
     send_when(ready, signal.SIGINT, signal.SIGINT)
-    with pytest.raises(InterruptedRunError, match=r"stopped before anything was kept"):
+    with pytest.raises(InterruptedRunError, match="stopped before anything"):
         processes.start_processes(2, tmp_path / "run", "deaf", {})
 
 
@@ -330,10 +330,9 @@ def test_others_are_ended_without_a_word_when_one_is_lost(
     with pytest.raises(SystemExit) as left:
         processes.start_processes(2, tmp_path, "fail", {}, "nmln again")
     assert left.value.code == 1
-    assert capsys.readouterr().err == (
-        "error: process 1 of 2 was lost (signal 9), and the others were ended. What was reached is "
-        "kept. Continue with: nmln again\n"
-    )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: process 1 of 2 was lost (signal 9)")
+    assert line.endswith("Continue with: nmln again")
 
 
 def test_a_silenced_process_says_nothing(

@@ -66,9 +66,9 @@ def test_a_run_as_it_was_trained_is_reported_whole(tmp_path: Path) -> None:
         "report.html", "training.png", "training.svg", "training.csv",
     ]  # fmt: skip
     text = made.written[0].read_text()
-    assert titles(text) == ["Findings", "The run", "Curves", "Again", "Configuration"]
+    assert titles(text) == ["Findings", "The run", "Curves", "Repeat", "Configuration"]
     assert "60 of 60 steps" in text
-    assert "2 to learn from, 1 kept apart" in text
+    assert "2 to learn from, 1 held out" in text
     assert ">0.2 | 0.05<" in text, "legends are text"
     for finding in made.findings:
         assert finding.text in unescape(text).replace("\xa0", " ")
@@ -87,7 +87,7 @@ def test_what_others_add_stands_before_the_settings(tmp_path: Path) -> None:
     folder = tell(begun(tmp_path), line(1), line(2))
     more = [Section("Samples <new>", page.paragraph("a & b"))]
     text = write_report(folder, more).written[0].read_text()
-    assert titles(text)[-3:] == ["Samples <new>", "Again", "Configuration"]
+    assert titles(text)[-3:] == ["Samples <new>", "Repeat", "Configuration"]
 
 
 def test_the_likelihood_is_told_where_it_was_measured(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_run_that_was_killed_is_reported_as_far_as_it_got(tmp_path: Path) -> N
     assert any(text.startswith("At 2 of 30 steps gap is not a finite number") for text in others)
     text = made.written[0].read_text()
     assert "30 of 60 steps, 50% done" in text
-    assert "Going on with this run:" in text
+    assert "To continue this run:" in text
     row = made.written[3].read_text().splitlines()[11].split(",")
     assert row[0] == "11"
     assert row.count("") == 3, "one gap for each level"

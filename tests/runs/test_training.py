@@ -83,7 +83,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(people: Path) -> None:
 
 def test_a_folder_that_holds_a_run_is_not_begun_again(people: Path) -> None:
     folder = whole_run(people)
-    with pytest.raises(InputError, match="there is a run in this folder already"):
+    with pytest.raises(InputError, match="already holds a run"):
         training.begin(folder, settings(people))
     with pytest.raises(InputError, match="there is no run in this folder"):
         training.resume(people.parent / "nowhere")
@@ -143,8 +143,8 @@ def test_a_split_that_was_damaged_is_named(people: Path) -> None:
     folder = whole_run(people)
     split = json.loads((folder / "split.json").read_text())
     for content, said in (
-        ({"train": split["train"]}, "does not say which of the data are learned from"),
-        ({"train": ["a"], "test": []}, "does not say which of the data are learned from"),
+        ({"train": split["train"]}, "must list the positions"),
+        ({"train": ["a"], "test": []}, "must list the positions"),
         ({**split, "test": split["test"][1:]}, r"split\.json: this does not fit the data"),
         ({**split, "test": split["train"][:1]}, r"split\.json: this does not fit the data"),
     ):

@@ -69,7 +69,7 @@ def test_counts_of_the_user_are_not_replaced_by_those_of_levels(run: Path) -> No
     mine = run.parent / "out" / "counts-0.csv"
     mine.parent.mkdir()
     mine.write_text("mine")
-    with pytest.raises(InputError, match=r"in this folder already \(counts-0\.csv\)"):
+    with pytest.raises(InputError, match=r"already holds samples \(counts-0\.csv\)"):
         begin(run, "out", **TINY, all_levels=True)
     finished(run, "out", **TINY)
     with pytest.raises(InputError, match=r"counts-0\.csv: this was not written by sampling"):
@@ -87,13 +87,13 @@ def test_what_comes_while_sampling_is_not_replaced_unasked(run: Path) -> None:
     mine.write_text("mine")
     model = load_run(run)
     for go_on in (lambda: begin(run, "out", **TINY), lambda: stream.resume(job.folder, model)):
-        with pytest.raises(InputError, match=r"in this folder already \(samples\.csv\.gz\)"):
+        with pytest.raises(InputError, match=r"already holds samples \(samples\.csv\.gz\)"):
             go_on()
     mine.unlink()
     job = stream.resume(job.folder, model)
     stream.work(job)
     mine.write_text("mine")
-    with pytest.raises(InputError, match=r"in this folder already \(samples\.csv\.gz\)"):
+    with pytest.raises(InputError, match=r"already holds samples \(samples\.csv\.gz\)"):
         stream.finish(job)
     assert mine.read_text() == "mine"
     stream.finish(begin(run, "out", **TINY, overwrite=True))
@@ -109,9 +109,7 @@ def test_what_was_drawn_stays_when_its_marker_is_lost(run: Path) -> None:
         lambda: stream.resume(job.folder, job.model),
         lambda: stream.attend(job.place, job.model),
     ):
-        with pytest.raises(
-            InputError, match=r"settings\.json: .*it is missing, but what was drawn"
-        ):
+        with pytest.raises(InputError, match=r"settings\.json: .*it is missing"):
             go_on()
     assert listing(job.folder) == before
     assert begin(run, "out", **TINY, overwrite=True).sweeps_done(0) == 0
@@ -258,7 +256,7 @@ def test_overwriting_goes_on_with_itself(run: Path) -> None:
         ({"formulas": ["1 atm(x, O)"]}, "unknown predicate"),
         ({"kernel": "gibs"}, "no kernel"),
         ({"scaffold": "Cx"}, "cannot be read as SMILES"),
-        ({"count": 0}, "at least one sample"),
+        ({"count": 0}, "at least 1"),
         ({"chains": 0}, "chains must be at least 1"),
     ],
 )
