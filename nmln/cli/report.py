@@ -20,9 +20,10 @@ def report(
     require("nmln report", "matplotlib")
     one_thread()
     from nmln.runs import pipeline
+    from nmln.runs.job import read_settings
     from nmln.runs.pages import write_report
 
-    if pipeline.read_settings(run) is not None and pipeline.sampled(run):
+    if read_settings(run) is not None and pipeline.sampled(run):
         outcome = pipeline.conclude(run)  # this page covers training and samples
         typer.echo("Written: " + ", ".join(map(str, outcome.written)))
         return

@@ -24,7 +24,7 @@ from nmln.molecules.datasets import BUILT_IN, describe, load
 from nmln.molecules.sample_files import read_reference, read_samples
 from nmln.report.findings import findings_of
 from nmln.report.page import facts
-from nmln.runs import kept, pages, pipeline
+from nmln.runs import job, kept, pages
 from nmln.runs import train as training
 from nmln.runs.folder import RunFolder
 from nmln.runs.kept import kept_source
@@ -292,8 +292,8 @@ def run_readers(folder: Path) -> dict[str, Reader]:
     (run / "likelihood.json").write_text(
         json.dumps({"test": -3.5, "test_error": 0.1, "log_z": 2.0})
     )
-    settings = pipeline.JobSettings("pubchem-10")
-    pipeline.write_settings(run, settings)
+    settings = job.JobSettings("pubchem-10")
+    job.write_settings(run, settings)
 
     def tree(name: str) -> list[Any]:
         return [json.loads((run / name).read_text())]
@@ -351,7 +351,7 @@ def run_readers(folder: Path) -> dict[str, Reader]:
             _each(_source, _kept),
             0.5,
         ),
-        "main.json": (trees(tree("main.json")), "main.json", pipeline.read_settings, 1),
+        "main.json": (trees(tree("main.json")), "main.json", job.read_settings, 1),
         "metrics.jsonl": (
             texts([lines, *lines.splitlines(keepends=True)], (b"null", b"[", b'{"step": 3}')),
             "metrics.jsonl",

@@ -21,6 +21,7 @@ from nmln.runs import pipeline, stream
 from nmln.runs import sample as sampling
 from nmln.runs import train as training
 from nmln.runs.data import Source
+from nmln.runs.job import MINUTES, set_options
 from nmln.runs.job_page import _table
 from nmln.runs.sample_rows import read_rows
 from tests.report.test_page import Reader
@@ -194,7 +195,7 @@ def test_the_number_of_samples_fits_into_the_time_and_is_recorded(
 
 
 def test_minutes_and_steps_are_not_both_given() -> None:
-    assert pipeline.JobSettings().config().training.minutes == pipeline.MINUTES
+    assert pipeline.JobSettings().config().training.minutes == MINUTES
     assert pipeline.JobSettings(minutes=2).config().training.minutes == 2
     steps = pipeline.JobSettings(changes={"training.steps": 5})
     assert steps.config().training.minutes is None
@@ -207,7 +208,7 @@ def test_settings_of_the_training_reach_it_as_they_are(tmp_path: Path) -> None:
     config = settings.config(2)
     assert configure(config.to_dict()) == config
     assert config.training.processes == 2
-    assert settings_in(pipeline._set(settings.changes)[1::2]) == CHANGES
+    assert settings_in(set_options(settings.changes)[1::2]) == CHANGES
 
 
 @pytest.mark.usefixtures("plain")
@@ -287,7 +288,7 @@ def test_a_level_with_nothing_valid_has_no_shares(
 def test_two_processes_do_the_whole_job(tmp_path: Path) -> None:
     data = write_molecules(tmp_path, "four.smi")
     words = ["run", "--data", str(data), "--size", "4", "--num-samples", "200", "--processes", "2"]
-    words += ["--chains", "12", "--burn-in", "5", *pipeline._set(CHANGES)]
+    words += ["--chains", "12", "--burn-in", "5", *set_options(CHANGES)]
     whole = nmln(tmp_path, *words)
     assert whole.returncode == 0, whole.stderr
     assert "Report: runs/main-four-4/report.html" in whole.stdout

@@ -23,7 +23,7 @@ from nmln.model import Model, load_run
 from nmln.report.history import read_history
 from nmln.runs import data as sources
 from nmln.runs import evaluate as evaluation
-from nmln.runs import pages, pipeline
+from nmln.runs import job, pages
 from nmln.runs.job_page import read_summary
 from nmln.runs.knowledge import _write_csv
 from tests.checkpoint.test_directory import forge
@@ -171,7 +171,7 @@ def test_a_language_is_refused_where_data_have_their_own(
     (tmp_path / "l.mln").write_text("smokes(person)\n")
     told = nmln("train", "m.smi", "--language", "l.mln", "--processes", "1", "--steps", "1")
     assert "m.smi: a language" in told
-    old = pipeline.JobSettings(data=str(tmp_path / "m.smi")).config().data
+    old = job.JobSettings(data=str(tmp_path / "m.smi")).config().data
     assert sources.load(old).kind == "molecules"
 
 
@@ -244,7 +244,7 @@ def test_a_summary_of_samples_that_is_none_is_refused(tmp_path: Path, content: s
 def test_a_job_of_other_types_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     (tmp_path / "main.json").write_text(json.dumps(change))
     with pytest.raises(InputError, match="this does not describe a job"):
-        pipeline.read_settings(tmp_path)
+        job.read_settings(tmp_path)
 
 
 LONG = "9" * 5_000
