@@ -7,6 +7,9 @@ under a name of its own. Inside are `tensors.safetensors`, `content.json` and, w
 
 from nmln.checkpoint.directory import FORMAT, VERSION, explain
 from nmln.checkpoint.runs import (
+    HEAD,
+    MODEL,
+    SPLIT,
     Checkpoint,
     CheckpointWarning,
     discard_after,
@@ -24,6 +27,9 @@ from nmln.trees import FOREIGN, flatten, unflatten
 __all__ = [
     "FOREIGN",
     "FORMAT",
+    "HEAD",
+    "MODEL",
+    "SPLIT",
     "VERSION",
     "Checkpoint",
     "CheckpointWarning",

@@ -30,6 +30,10 @@ from nmln.errors import InputError
 _STEPS = "step-[0-9]{9,}"
 
 
+HEAD, SPLIT, MODEL = "config.json", "split.json", "model"
+"""The parts of a run beside its checkpoints: what it is, which data are held out, the finished model."""
+
+
 class CheckpointWarning(UserWarning):
     """A damaged checkpoint was skipped and an older one was taken."""
 

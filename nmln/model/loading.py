@@ -10,9 +10,6 @@ from nmln.files import refuse_links
 from nmln.model import pretrained
 from nmln.model.model import Model
 
-MODEL = "model"
-"""The directory of a run that holds its finished model."""
-
 
 def load(source: str | Path) -> Model:
     """The model of a run, of a model's own folder, or of the package.
@@ -40,8 +37,8 @@ def load(source: str | Path) -> Model:
 def load_run(folder: Path) -> Model:
     """The model of a finished run, or of its newest checkpoint; refuses links inside the run."""
     refuse_links(folder)
-    if (folder / MODEL).exists():
-        return Model.load(folder / MODEL)
+    if (folder / checkpoint.MODEL).exists():
+        return Model.load(folder / checkpoint.MODEL)
     kept = checkpoint.load(folder)
     model = Model.described(kept.content, str(kept.path))
     try:

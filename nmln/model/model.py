@@ -8,7 +8,7 @@ from typing import Any
 from jaxtyping import Integer
 from torch import Generator, Tensor
 
-from nmln.checkpoint import load_model, save_model
+from nmln.checkpoint import MODEL, load_model, save_model
 from nmln.config import Config, override
 from nmln.errors import InputError
 from nmln.evidence import Evidence, VirtualEvidence
@@ -261,7 +261,7 @@ class Model:
     @staticmethod
     def pretrained(name: str) -> "Model":
         """A model that comes with the package, for example `pubchem-10`."""
-        return Model.load(folder_of(name) / "model")
+        return Model.load(folder_of(name) / MODEL)
 
     @staticmethod
     def combined(

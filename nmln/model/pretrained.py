@@ -6,10 +6,11 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
+from nmln.checkpoint import HEAD, MODEL, SPLIT
 from nmln.errors import InputError
 
 CARD = "card.md"
-_PARTS = ("config.json", "split.json", "model")
+_PARTS = (HEAD, SPLIT, MODEL)
 
 
 def names() -> list[str]:
@@ -31,7 +32,7 @@ def folder_of(name: str) -> Path:
 def unpack(name: str, parent: Path = Path("runs")) -> Path:
     """A run folder with this model, which every command accepts; created if it is missing."""
     source, target = folder_of(name), parent / f"pretrained-{name}"
-    if (target / "config.json").exists():
+    if (target / HEAD).exists():
         if _weights(target) != _weights(source):
             raise InputError(
                 f"this folder must hold the model {name!r} of this installation, but holds another "
@@ -59,7 +60,7 @@ def unpack(name: str, parent: Path = Path("runs")) -> Path:
                     shutil.copyfile(source / part, copy / part)
             os.replace(copy, target)  # complete, or not at all
     except OSError as error:
-        if (target / "config.json").exists():  # another process was faster
+        if (target / HEAD).exists():  # another process was faster
             return unpack(name, parent)
         raise InputError(
             f"the model cannot be written here ({error.strerror}). Choose another working directory.",
@@ -71,7 +72,7 @@ def unpack(name: str, parent: Path = Path("runs")) -> Path:
 
 def pack(run: Path, target: Path) -> None:
     """Copy what a finished run needs to be sampled from, and nothing else."""
-    if not (run / "model").is_dir():
+    if not (run / MODEL).is_dir():
         raise InputError(
             "this run is not finished: it has no model yet. Continue it (nmln train --resume).",
             str(run),
@@ -90,5 +91,5 @@ def _shipped() -> Path:
 
 
 def _weights(folder: Path) -> bytes | None:
-    manifest = folder / "model" / "manifest.json"
+    manifest = folder / MODEL / "manifest.json"
     return manifest.read_bytes() if manifest.exists() else None

@@ -61,11 +61,11 @@ class RunFolder:
 
     @property
     def head(self) -> Path:
-        return self.path / "config.json"
+        return self.path / checkpoint.HEAD
 
     @property
     def split(self) -> Path:
-        return self.path / "split.json"
+        return self.path / checkpoint.SPLIT
 
     @property
     def worlds(self) -> Path:
@@ -78,7 +78,7 @@ class RunFolder:
 
     @property
     def model(self) -> Path:
-        return self.path / "model"
+        return self.path / checkpoint.MODEL
 
     @property
     def checkpoints(self) -> Path:
