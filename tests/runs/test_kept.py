@@ -273,7 +273,7 @@ def test_data_that_have_changed_are_refused(people: Path, parses: list[DataConfi
     training.resume(run)
     assert len(parses) == 2
     people.unlink()
-    with pytest.raises(InputError, match="not here any more"):
+    with pytest.raises(InputError, match="--data NEW_PATH"):
         training.resume(run)
 
 
