@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from jaxtyping import config, install_import_hook
-from sybil import Sybil
-from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+from sybil import Example, Sybil
+from sybil.evaluators.python import PythonEvaluator
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
 
 import tests.typechecking  # noqa: F401
 
@@ -35,9 +36,21 @@ def in_a_folder(tmp_path_factory: pytest.TempPathFactory, unchecked: None) -> It
     os.chdir(before)
 
 
-pytest_collect_file = Sybil(
+def evaluate_alone(example: Example) -> None:
+    """Run a block without the names of the blocks before it, as a reader who copies it does."""
+    example.namespace.clear()
+    PythonEvaluator()(example)
+
+
+pages = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()],
-    patterns=["README.md", "CONTRIBUTING.md", "docs/**/*.md"],
+    patterns=["CONTRIBUTING.md", "docs/**/*.md"],
     excludes=["docs/tutorials/*.md"],  # run as notebooks, by tests/test_generated_pages.py
     fixtures=["in_a_folder"],
-).pytest()
+)
+readme = Sybil(
+    parsers=[CodeBlockParser("python", evaluate_alone), SkipParser()],
+    pattern="README.md",
+    fixtures=["in_a_folder"],
+)
+pytest_collect_file = (pages + readme).pytest()

@@ -2,7 +2,8 @@
 
 python scripts/notebooks.py
 
-Blocks of Python become code cells, everything between them becomes Markdown. A test compares the
+Blocks of Python become code cells, and a block of text right after one becomes its output. Everything
+else becomes Markdown. A test compares the
 notebooks with the pages and runs their cells, so run this after any change of a tutorial.
 """
 
@@ -15,7 +16,10 @@ from nmln.files import write_lines
 
 FOLDER = Path(__file__).parents[1] / "docs" / "tutorials"
 
-_BLOCK = re.compile(r"^```python\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(
+    r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?",  # the code, and what it prints
+    re.DOTALL | re.MULTILINE,
+)
 
 
 def tutorials() -> list[Path]:
@@ -25,12 +29,14 @@ def tutorials() -> list[Path]:
 
 def notebook(path: Path) -> str:
     """The notebook of a page, as the text of its file."""
-    pieces = _BLOCK.split(path.read_text(encoding="utf-8"))  # text and code in turn
-    cells = [
-        _cell(piece.strip("\n"), code=bool(place % 2), name=f"{path.stem}-{place}")
-        for place, piece in enumerate(pieces)
-        if piece.strip()
-    ]
+    pieces = _BLOCK.split(path.read_text(encoding="utf-8"))  # text, code and output in turn
+    cells: list[dict[str, Any]] = []
+    for place in range(0, len(pieces), 3):
+        if text := pieces[place].strip("\n"):
+            cells.append(_markdown(text, name=f"{path.stem}-{len(cells)}"))
+        if place + 1 < len(pieces):
+            code, output = pieces[place + 1].strip("\n"), pieces[place + 2]
+            cells.append(_code(code, output or "", name=f"{path.stem}-{len(cells)}"))
     content = {
         "cells": cells,
         "metadata": {
@@ -43,17 +49,20 @@ def notebook(path: Path) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-def _cell(source: str, *, code: bool, name: str) -> dict[str, Any]:
+def _markdown(source: str, *, name: str) -> dict[str, Any]:
     lines = source.splitlines(keepends=True)
-    if not code:
-        return {"cell_type": "markdown", "id": name, "metadata": {}, "source": lines}
+    return {"cell_type": "markdown", "id": name, "metadata": {}, "source": lines}
+
+
+def _code(source: str, output: str, *, name: str) -> dict[str, Any]:
+    lines = output.splitlines(keepends=True)
     return {
         "cell_type": "code",
         "execution_count": None,
         "id": name,
         "metadata": {},
-        "outputs": [],
-        "source": lines,
+        "outputs": [{"name": "stdout", "output_type": "stream", "text": lines}] if lines else [],
+        "source": source.splitlines(keepends=True),
     }
 
 

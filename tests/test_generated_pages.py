@@ -57,7 +57,10 @@ def test_every_notebook_has_its_page() -> None:
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda path: path.stem)
 def test_the_cells_of_the_notebook_run(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     content = json.loads(page.with_suffix(".ipynb").read_text(encoding="utf-8"))
@@ -67,6 +70,8 @@ def test_the_cells_of_the_notebook_run(
     for cell in cells:
         source = "".join(cell["source"])
         exec(compile(source, f"{page.stem}:{cell['id']}", "exec"), namespace)
+        printed = capsys.readouterr().out
+        assert bool(printed) == bool(cell["outputs"]), f"{cell['id']} prints: {printed}"
 
 
 def test_every_link_between_files_leads_somewhere() -> None:
