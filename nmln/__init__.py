@@ -7,7 +7,7 @@ The names below are the public face of the package. They are imported on first u
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0.dev1"
+__version__ = "0.2.0.dev0"
 
 _HOMES = {
     "Attribute": "language",
