@@ -16,7 +16,7 @@ config = nmln.configure(
         "model": {"layers": 2, "hidden": 32},
         "chains": {"replicas": 40, "moves": 4},
         "optimiser": {"learning_rate": 5e-3, "average": 0.98},
-        "training": {"steps": 300, "batch": 40},
+        "training": {"steps": 120, "batch": 40},
     }
 )
 model = nmln.Model.fit(space, worlds, config)
