@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Tests start many processes, and each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help run test test-all bench docs pages lint setup clean
 

@@ -288,7 +288,7 @@ def test_a_level_with_nothing_valid_has_no_shares(
 def test_two_processes_do_the_whole_job(tmp_path: Path) -> None:
     data = write_molecules(tmp_path, "four.smi")
     words = ["run", "--data", str(data), "--size", "4", "--num-samples", "200", "--processes", "2"]
-    words += ["--chains", "12", "--burn-in", "5", *set_options(CHANGES)]
+    words += ["--chains", "60", "--burn-in", "5", *set_options(CHANGES)]  # two blocks
     whole = nmln(tmp_path, *words)
     assert whole.returncode == 0, whole.stderr
     assert "Report: runs/main-four-4/report.html" in whole.stdout
