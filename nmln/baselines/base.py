@@ -10,9 +10,9 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -22,8 +22,6 @@ from nmln.checkpoint import load_model, save_model
 from nmln.dropped import Dropped
 from nmln.errors import InputError
 from nmln.registry import Registry
-
-BATCH = 1_000  # molecules that are drawn together; each batch has a random stream of its own
 
 
 @dataclass(frozen=True)
@@ -58,18 +56,18 @@ class LogProb(NamedTuple):
 class Generator(ABC):
     """A baseline: untrained after construction, ready to generate after `fit` or `load`."""
 
-    name: ClassVar[str]
-    """Its name on the command line."""
+    settings_type: ClassVar[type]
+    """The frozen dataclass of its settings; a field `batch` is the number of molecules per update."""
 
-    title: ClassVar[str]
-    """Its name in tables and figures."""
+    at_once: ClassVar[int] = 1_000
+    """The number of molecules that are drawn together; each such batch has a random stream."""
 
     network: nn.Module
     """All parameters."""
 
-    def __init__(self, settings: Any) -> None:
-        """`settings` is a frozen dataclass with a field `batch`, the molecules per update."""
-        self.settings = settings
+    def __init__(self, name: str, settings: Any) -> None:
+        """`name` is the one in the registry; `BASELINES[name].new()` makes a baseline."""
+        self.name, self.settings = name, settings
 
     # Hooks.
 
@@ -124,7 +122,7 @@ class Generator(ABC):
         """
         return False
 
-    def finish(self, memory: Mapping[str, Any]) -> None:
+    def finish(self, memory: Mapping[str, Any]) -> None:  # noqa: B027
         """Called after the last update, for example to return to the best parameters in `memory`."""
 
     # Common to all.
@@ -161,10 +159,10 @@ class Generator(ABC):
         None stands for a molecule that could not be written at all.
         """
         self.network.eval()
-        for number in range(-(-n // BATCH)):
+        for number in range(-(-n // self.at_once)):
             with seeded(seed, "generate", number):
-                found = self.draw(BATCH)  # always a whole batch, so that n does not matter
-            yield from found[: n - number * BATCH]
+                found = self.draw(self.at_once)  # always a whole batch, so that n does not matter
+            yield from found[: n - number * self.at_once]
 
     def save(self, path: str | Path) -> None:
         """Save as a directory of tensors and JSON."""
@@ -175,25 +173,40 @@ class Generator(ABC):
         }
         save_model(Path(path), dict(self.network.state_dict()), content)
 
-    @classmethod
-    def of(cls, **settings: Any) -> Self:
-        """The baseline with its default settings, some of them changed."""
-        raise NotImplementedError
+
+@dataclass(frozen=True)
+class Named:
+    """A baseline with the settings that belong to its name."""
+
+    title: str  # in tables and figures
+    family: type[Generator]
+    settings: Any
+    about: str  # one sentence for `nmln baseline list`
+
+    def new(self, name: str, **changes: Any) -> Generator:
+        """An untrained baseline, with some of its settings changed."""
+        return self.family(name, replace(self.settings, **changes))
 
 
-BASELINES: Registry[type[Generator]] = Registry("baseline", "nmln.baselines")
+BASELINES: Registry[Named] = Registry("baseline", "nmln.baselines")
 """Registered by the files that define them."""
+
+
+def new(name: str, **changes: Any) -> Generator:
+    """An untrained baseline by its name, with some of its settings changed."""
+    return BASELINES.named(name).new(name, **changes)
 
 
 def load(path: str | Path) -> Generator:
     """A baseline that was saved; nothing in its files is executed."""
     tensors, content = load_model(Path(path))
     try:
-        made = BASELINES.named(content["baseline"]).of(**content["settings"])
+        name = content["baseline"]
+        made = new(name, **settings_from(BASELINES.named(name).family, content["settings"]))
         made.rebuild(content["content"])
         made.network.load_state_dict(tensors)
-    except InputError:
-        raise
+    except InputError as error:
+        raise error.at(str(path)) from None
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(
@@ -203,6 +216,16 @@ def load(path: str | Path) -> Generator:
         ) from None
     made.network.eval()
     return made
+
+
+def settings_from(family: type[Generator], content: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings out of JSON, where tuples have become lists."""
+    known = {entry.name for entry in fields(family.settings_type)}
+    if set(content) != known:
+        raise ValueError(f"its settings are not those of {family.__name__}")
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
+    }
 
 
 @contextmanager

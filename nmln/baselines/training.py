@@ -39,7 +39,7 @@ class BaselineTraining:
             dropped = baseline.build(train)
         if not baseline.size:
             raise InputError(
-                f"none of {len(train)} molecules can be learned by {baseline.title}. Give others.",
+                f"none of {len(train)} molecules can be learned by {baseline.name}. Give others.",
                 kind="empty",
             )
         made = BaselineTraining(baseline, seed, dropped)
