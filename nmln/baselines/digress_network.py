@@ -182,7 +182,10 @@ def _statistics(
     features: Float[Tensor, "graphs places width"],
 ) -> Float[Tensor, "graphs 4*width"]:
     lowest, highest = features.aminmax(dim=1)
-    return torch.cat((features.mean(1), lowest, highest, features.std(1)), -1)
+    mean = features.mean(1)
+    squares = (features - mean[:, None]).square().sum(1)  # several times as fast as std
+    deviation = (squares / (features.shape[1] - 1)).clamp(min=1e-12).sqrt()
+    return torch.cat((mean, lowest, highest, deviation), -1)
 
 
 def _mlp(inputs: int, hidden: int, outputs: int, last: nn.Module | None = None) -> nn.Sequential:

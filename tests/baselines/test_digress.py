@@ -1,5 +1,6 @@
 """DiGress discrete: noise, kernels, likelihood by enumeration; features, network and protocol."""
 
+from copy import deepcopy
 from itertools import combinations, pairwise, permutations, product
 from math import log
 from pathlib import Path
@@ -14,6 +15,7 @@ from nmln.baselines.digress import Diffusion, Digress, Noise, draw_categories
 from nmln.baselines.digress_common import Graphs, cosine_schedule, descending_times
 from nmln.baselines.digress_features import Features, components_of, cycle_counts, spectrum
 from nmln.baselines.digress_network import GraphTransformer, NetworkSettings
+from nmln.baselines.training import BaselineTraining
 from nmln.errors import InputError
 from nmln.molecules.likelihood import Structures
 
@@ -339,7 +341,7 @@ def test_a_layer_is_the_published_one_written_plainly() -> None:
     network = GraphTransformer(NetworkSettings(**TINY), (5, 4, 3), (2, 4)).double().eval()
     layer: Any = network.layers[0]
     x, e, y = (torch.randn(*shape).double() for shape in ((1, 4, 8), (1, 4, 4, 4), (1, 4)))
-    found_x, found_e, _ = layer(x, e, y, True)
+    found_x, found_e, found_y = layer(x, e, y, True)
     q, k, v = (layer.qkv.weight[8 * i : 8 * i + 8] for i in range(3))
     bq, bk, bv = (layer.qkv.bias[8 * i : 8 * i + 8] for i in range(3))
     c_x, d_x, c_e, d_e = layer.whole_film(y)[0].chunk(4)
@@ -355,9 +357,29 @@ def test_a_layer_is_the_published_one_written_plainly() -> None:
         torch.testing.assert_close(found_x[0, i], layer.nodes_after(x[0, i], change))
         change = layer.edges_out(c_e + (1 + d_e) * scores[2])
         torch.testing.assert_close(found_e[0, i, 2], layer.edges_after(e[0, i, 2], change))
+    flat = e.flatten(1, 2)
+    of_x, of_e = (
+        torch.cat((one.mean(1), one.amin(1), one.amax(1), one.std(1)), -1) for one in (x, flat)
+    )
+    change = layer.whole_to_whole(y) + layer.nodes_to_whole(of_x) + layer.edges_to_whole(of_e)
+    torch.testing.assert_close(found_y, layer.whole_after(y, layer.whole_out(change)))
 
 
 # The protocol.
+
+
+def test_a_resumed_training_is_the_same_to_the_bit() -> None:
+    whole = BaselineTraining.start(tiny(), TRAIN, base.Budget(updates=4), 0)
+    half = BaselineTraining.start(tiny(), TRAIN, base.Budget(updates=4), 0)
+    for _ in range(2):
+        whole.step()
+        half.step()
+    rest = BaselineTraining.start(tiny(), TRAIN, base.Budget(updates=4), 0)
+    rest.restore(deepcopy(half.tree()))
+    for _ in range(2):
+        assert whole.step() == rest.step()
+    one, other = (one.baseline.network.state_dict() for one in (whole, rest))
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_training_counts_what_it_cannot_learn_and_lowers_the_loss() -> None:
