@@ -1,0 +1,453 @@
+"""DiGress discrete: noise, kernels, likelihood by enumeration; features, network and protocol."""
+
+from copy import deepcopy
+from itertools import combinations, pairwise, permutations, product
+from math import log
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmln.baselines import base
+from nmln.baselines.digress import Diffusion, Digress, Noise, draw_categories
+from nmln.baselines.digress_common import Graphs, cosine_schedule, descending_times
+from nmln.baselines.digress_features import Features, components_of, cycle_counts, spectrum
+from nmln.baselines.digress_network import GraphTransformer, NetworkSettings
+from nmln.baselines.training import BaselineTraining
+from nmln.errors import InputError
+from nmln.molecules.likelihood import Structures
+
+TINY = {
+    "layers": 2, "heads": 2, "node_width": 8, "edge_width": 4, "whole_width": 4,
+    "node_feedforward": 8, "edge_feedforward": 4, "whole_feedforward": 8,
+    "node_hidden": 8, "edge_hidden": 8, "whole_hidden": 8,
+}  # fmt: skip
+TRAIN = ["CCO", "CCN", "C=CO", "CCC", "C1CC1", "C#CN"]
+
+
+def tiny(**changes: object) -> Digress:
+    made = base.new("digress-s", **TINY, batch=4, times=8, sampling_steps=4, **changes)
+    assert isinstance(made, Digress)
+    return made
+
+
+def exactly(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.fixture
+def noise() -> Noise:
+    return Noise(cosine_schedule(12, 0.9999), exactly(0.5, 0.3, 0.15, 0.05))
+
+
+def matrix(noise: Noise, time: int, earlier: int | None = None) -> Tensor:
+    """Q from `earlier` (or clean) to `time`, written out."""
+    kept = noise.kept[time] / (1 if earlier is None else noise.kept[earlier])
+    size = len(noise.stationary)
+    return kept * torch.eye(size).double() + (1 - kept) * noise.stationary.expand(size, -1)
+
+
+# Noise and kernels.
+
+
+def test_the_cosine_schedule_has_the_published_values() -> None:
+    kept = cosine_schedule(500, 0.9999)
+    assert len(kept) == 501
+    assert 1 - float(kept[0]) == pytest.approx(8.72e-5, rel=1e-3)
+    assert float(kept[250]) == pytest.approx(0.492, abs=5e-4)
+    assert float(kept[-1]) == pytest.approx(9.7e-10, rel=5e-3)
+
+
+def test_single_steps_compose_to_the_whole_noise_and_keep_the_marginals(noise: Noise) -> None:
+    composed = matrix(noise, 0)
+    for time in range(1, 13):
+        step = matrix(noise, time, time - 1)
+        composed = composed @ step
+        written = noise.forward(torch.arange(4)[None], time)[0]
+        torch.testing.assert_close(composed, written)
+        torch.testing.assert_close(step.sum(1), torch.ones(4).double())
+        torch.testing.assert_close(noise.stationary @ step, noise.stationary)
+
+
+def test_a_skipped_step_is_the_composition_of_single_steps(noise: Noise) -> None:
+    single = matrix(noise, 4, 3) @ matrix(noise, 5, 4) @ matrix(noise, 6, 5)
+    torch.testing.assert_close(single, matrix(noise, 6, 3))
+
+
+@pytest.mark.parametrize(("earlier", "time"), [(0, 1), (5, 6), (2, 9), (0, 12)])
+def test_the_backward_kernel_is_the_formula_of_bayes(noise: Noise, earlier: int, time: int) -> None:
+    guess = torch.rand(4, generator=torch.Generator().manual_seed(1)).double().softmax(0)
+    for noisy in range(4):
+        # Joint probabilities of z_s (columns) and the observed z_t given every x (rows).
+        joint = matrix(noise, earlier) * matrix(noise, time, earlier)[:, noisy]
+        posterior = joint / joint.sum(1, keepdim=True)
+        seen = torch.tensor([[noisy]])
+        for clean in range(4):
+            known = torch.eye(4).double()[clean][None, None]
+            found = noise.backward(known, seen, earlier, time)[0, 0]
+            torch.testing.assert_close(found, posterior[clean])
+        found = noise.backward(guess[None, None], seen, earlier, time)[0, 0]
+        torch.testing.assert_close(found, guess @ posterior)
+
+
+def chi_square(counts: Tensor, odds: Tensor) -> float:
+    expected = odds * counts.sum()
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+def test_noisy_categories_have_the_frequencies_of_the_noise(noise: Noise) -> None:
+    torch.manual_seed(0)
+    for time in (1, 6, 11):
+        drawn = noise.noisy(torch.full((1, 40_000), 2), torch.tensor([time]))
+        counts = drawn.flatten().bincount(minlength=4)
+        assert chi_square(counts, matrix(noise, time)[2]) < 21.1  # 3 degrees, p = 1e-4
+        assert chi_square(counts, matrix(noise, time - 1)[2]) > 21.1
+
+
+def published_bound_kernel(noise: Noise, guess: Tensor, seen: int, s: int, t: int) -> Tensor:
+    """The kernel of the published likelihood, which is not the one that draws."""
+    joint = matrix(noise, s) * matrix(noise, t, s)[:, seen]
+    return guess @ joint / (guess @ joint).sum()
+
+
+@pytest.mark.parametrize("steps", [12, 5, 3])
+def test_with_the_best_denoiser_one_site_is_drawn_as_in_the_data(noise: Noise, steps: int) -> None:
+    data = exactly(0.1, 0.2, 0.0, 0.7)
+    ours, theirs = data @ matrix(noise, 12), data @ matrix(noise, 12)
+    for time, earlier in pairwise(descending_times(12, steps)):
+        guesses = (data[:, None] * matrix(noise, time)).T
+        guesses = guesses / guesses.sum(1, keepdim=True)
+        kernel = noise.backward(guesses[:, None], torch.arange(4)[:, None], earlier, time)[:, 0]
+        ours = ours @ kernel
+        theirs = theirs @ torch.stack(
+            [published_bound_kernel(noise, guesses[z], z, earlier, time) for z in range(4)]
+        )
+    torch.testing.assert_close(ours, data @ matrix(noise, 0))
+    assert float((theirs - data @ matrix(noise, 0)).abs().max()) > 1e-3
+
+
+def test_drawn_categories_follow_their_probabilities() -> None:
+    torch.manual_seed(0)
+    odds = torch.tensor([0.0, 0.25, 0.0, 0.75]).double()
+    counts = draw_categories(odds.expand(1, 20_000, 4)).flatten().bincount(minlength=4)
+    assert counts[0] == counts[2] == 0
+    assert chi_square(counts[[1, 3]], odds[[1, 3]]) < 15.1  # 1 degree, p = 1e-4
+
+
+# The likelihood, by enumeration of all worlds of three nodes.
+
+STEPS = [3, 2, 0]  # one of them skips a time
+
+
+@pytest.fixture(scope="module")
+def small() -> tuple[Diffusion, Tensor]:
+    kept = cosine_schedule(3, 0.9999)
+    nodes, pairs = exactly(0.7, 0.3), exactly(0.6, 0.4)
+    worlds = torch.tensor(list(product(range(2), repeat=6)))
+    return Diffusion(3, 3, Noise(kept, nodes), Noise(kept, pairs)), worlds
+
+
+def denoise(worlds: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+    """A denoiser that looks at the whole world and the time."""
+    rng = torch.Generator().manual_seed(3)
+    weights = torch.randn(6, 12, generator=rng).double()
+    found = (2 * worlds.double() - 1) @ weights / (1 + times.double()[:, None])
+    return found[:, :6].unflatten(1, (3, 2)).softmax(-1), found[:, 6:].unflatten(1, (3, 2)).softmax(
+        -1
+    )
+
+
+def world_odds(odds: tuple[Tensor, Tensor], worlds: Tensor) -> Tensor:
+    """Probabilities of all worlds (columns) by those of their sites."""
+    sites = torch.cat(odds, 1)
+    return torch.stack([sites[:, place, worlds[:, place]] for place in range(6)]).prod(0)
+
+
+def exact(diffusion: Diffusion, worlds: Tensor) -> tuple[Tensor, Tensor]:
+    """The probability of every world and its bound, summed over all noisy worlds."""
+    stationary = (
+        diffusion.of_nodes.stationary.expand(1, 3, -1),
+        diffusion.of_pairs.stationary.expand(1, 3, -1),
+    )
+
+    def forward(time: int) -> Tensor:
+        first, rest = worlds[:, :3], worlds[:, 3:]
+        odds = diffusion.of_nodes.forward(first, time), diffusion.of_pairs.forward(rest, time)
+        return world_odds(odds, worlds)
+
+    drawn = world_odds(stationary, worlds)[0]
+    ends = forward(STEPS[0])
+    bound = -(ends * (ends.log() - drawn.log())).sum(1)
+    eye = torch.eye(2).double()
+    for time, earlier in pairwise(STEPS):
+        guess = denoise(worlds, torch.full((len(worlds),), time))
+        kernel = world_odds(diffusion.backward(guess, worlds, earlier, time), worlds)
+        drawn = drawn @ kernel
+        for place, clean in enumerate(worlds):
+            if earlier:
+                both = eye[clean].expand(len(worlds), 6, 2)
+                known = both[:, :3], both[:, 3:]
+                truth = world_odds(diffusion.backward(known, worlds, earlier, time), worlds)
+            else:
+                truth = torch.eye(len(worlds)).double()[place].expand(len(worlds), -1)
+            apart = (torch.xlogy(truth, truth) - torch.xlogy(truth, kernel)).sum(1)
+            bound[place] -= forward(time)[place] @ apart
+    return drawn, bound
+
+
+def test_the_probabilities_of_all_worlds_sum_to_one_and_are_above_their_bounds(
+    small: tuple[Diffusion, Tensor],
+) -> None:
+    drawn, bound = exact(*small)
+    assert float(drawn.sum()) == pytest.approx(1, abs=1e-12)
+    assert bool((bound < drawn.log()).all())
+    assert float((drawn.log() - bound).max()) < 5  # the bound says something
+
+    diffusion, worlds = small
+    torch.manual_seed(0)
+    copies = worlds[5].expand(20_000, -1)
+    estimate = diffusion.bound(copies, STEPS, denoise)
+    error = float(estimate.std()) / len(copies) ** 0.5
+    assert abs(float(estimate.mean() - bound[5])) < 4 * error < 0.2
+
+
+def test_worlds_are_drawn_with_their_exact_probabilities(small: tuple[Diffusion, Tensor]) -> None:
+    diffusion, worlds = small
+    drawn, _ = exact(diffusion, worlds)
+    torch.manual_seed(0)
+    found = diffusion.draw(40_000, STEPS, denoise)
+    places = (found * 2 ** torch.arange(5, -1, -1)).sum(1)
+    counts = places.bincount(minlength=64)
+    assert chi_square(counts, drawn) < 113.5  # 63 degrees, p = 1e-4
+    other = diffusion.draw(40_000, [3, 0], denoise)
+    counts = (other * 2 ** torch.arange(5, -1, -1)).sum(1).bincount(minlength=64)
+    assert chi_square(counts, drawn) > 113.5
+
+
+# Features.
+
+
+def random_graphs(count: int, nodes: int, share: float, seed: int = 0) -> Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    upper = (torch.rand(count, nodes, nodes, generator=rng) < share).triu(1).double()
+    return upper + upper.transpose(1, 2)
+
+
+def cycles_through(graph: Tensor, length: int) -> tuple[list[int], int]:
+    """The cycles of a length through each node and in all, by listing them."""
+    nodes = len(graph)
+    through, total = [0] * nodes, 0
+    for chosen in combinations(range(nodes), length):
+        for rest in permutations(chosen[1:]):
+            if rest[0] > rest[-1]:
+                continue  # the other direction
+            walk = (chosen[0], *rest)
+            if all(graph[i, j] for i, j in zip(walk, (*rest, chosen[0]), strict=True)):
+                total += 1
+                for node in chosen:
+                    through[node] += 1
+    return through, total
+
+
+@pytest.mark.parametrize("share", [0.4, 0.7, 1.0])
+def test_cycles_are_counted_as_by_listing_them_with_triangles(share: float) -> None:
+    graphs = random_graphs(2, 7, share)
+    nodes, whole = cycle_counts(graphs)
+    for place, graph in enumerate(graphs.long().tolist()):
+        for column, length in enumerate((3, 4, 5, 6)):
+            through, total = cycles_through(torch.tensor(graph), length)
+            assert float(whole[place, column]) == pytest.approx(total)
+            if length < 6:
+                assert nodes[place, :, column].tolist() == pytest.approx(through)
+
+
+def test_components_and_spectrum_of_a_graph_in_pieces() -> None:
+    graph = torch.zeros(1, 6, 6).double()
+    for i, j in [(0, 1), (1, 2), (3, 4)]:
+        graph[0, i, j] = graph[0, j, i] = 1
+    outside, components = components_of(graph)
+    assert outside.tolist() == [[False, False, False, True, True, True]]
+    assert components.tolist() == [3]
+    values, vectors = spectrum(graph, components)
+    # A path of three has 1 and 3, a path of two 2; where there are no more, 2 is given.
+    assert values[0].tolist() == pytest.approx([1 / 6, 2 / 6, 3 / 6, 2, 2])
+    laplacian = torch.diag_embed(graph.sum(-1)) - graph
+    torch.testing.assert_close(
+        laplacian[0] @ vectors[0], vectors[0] * torch.tensor([1.0, 2.0]).double()
+    )
+
+
+def test_charge_valence_and_weight_are_orders_and_weights_not_positions() -> None:
+    orders = torch.tensor([[[0, 3, 0], [3, 0, 1], [0, 1, 0]]])
+    features = Features(weights=(12.0, 14.0), valences=(4, 3), heaviest=76.0)
+    nodes, whole = features(torch.tensor([[1, 0, 0]]), orders)
+    assert nodes.shape == (1, 3, 8)
+    assert whole.shape == (1, 12)
+    assert nodes[0, :, -1].tolist() == [3, 4, 1]
+    assert nodes[0, :, -2].tolist() == [0, 0, 3]
+    assert float(whole[0, -1]) == pytest.approx(0.5)
+
+
+def test_features_do_not_depend_on_the_numbering() -> None:
+    graphs = random_graphs(8, 7, 0.3, seed=5).long()
+    kinds = torch.randint(2, (8, 7), generator=torch.Generator().manual_seed(1))
+    order = torch.tensor([3, 0, 6, 2, 5, 1, 4])
+    features = Features(weights=(12.0, 14.0), valences=(4, 3), heaviest=90.0)
+    nodes, whole = features(kinds, graphs)
+    moved_nodes, moved_whole = features(kinds[:, order], graphs[:, order][:, :, order])
+    torch.testing.assert_close(moved_whole, whole)
+    equivariant = [0, 1, 2, 3, 6, 7]  # eigenvectors have arbitrary signs
+    torch.testing.assert_close(moved_nodes[..., equivariant], nodes[:, order][..., equivariant])
+
+
+# The network.
+
+PUBLISHED = [
+    ("digress-5l", 4, 4_611_977),
+    ("digress-9l", 4, 8_163_721),
+    ("digress-12l", 8, 16_245_965),  # MOSES
+    ("digress-12l", 12, 16_248_017),  # GuacaMol
+]
+
+
+@pytest.mark.parametrize(("name", "atoms", "expected"), PUBLISHED)
+def test_networks_have_the_published_numbers_of_parameters(
+    name: str, atoms: int, expected: int
+) -> None:
+    with torch.device("meta"):
+        network = GraphTransformer(base.BASELINES[name].settings, (atoms + 8, 5, 13), (atoms, 5))
+    assert sum(one.numel() for one in network.parameters()) == expected
+
+
+def test_the_network_is_equivariant_and_symmetric() -> None:
+    torch.manual_seed(0)
+    network = GraphTransformer(NetworkSettings(**TINY), (5, 4, 3), (2, 4)).double().eval()
+    x, e, y = torch.randn(2, 6, 5), torch.randn(2, 6, 6, 4), torch.randn(2, 3)
+    x, e, y = x.double(), (e + e.transpose(1, 2)).double(), y.double()
+    order = torch.randperm(6)
+    nodes, edges = network(x, e, y)
+    moved_nodes, moved_edges = network(x[:, order], e[:, order][:, :, order], y)
+    torch.testing.assert_close(moved_nodes, nodes[:, order], atol=1e-12, rtol=0)
+    torch.testing.assert_close(moved_edges, edges[:, order][:, :, order], atol=1e-12, rtol=0)
+    assert torch.equal(edges, edges.transpose(1, 2))
+    assert not edges.diagonal(dim1=1, dim2=2).any()
+
+
+def test_a_layer_is_the_published_one_written_plainly() -> None:
+    """The vector attention with loops over nodes and separate projections."""
+    torch.manual_seed(0)
+    network = GraphTransformer(NetworkSettings(**TINY), (5, 4, 3), (2, 4)).double().eval()
+    layer: Any = network.layers[0]
+    x, e, y = (torch.randn(*shape).double() for shape in ((1, 4, 8), (1, 4, 4, 4), (1, 4)))
+    found_x, found_e, found_y = layer(x, e, y, True)
+    q, k, v = (layer.qkv.weight[8 * i : 8 * i + 8] for i in range(3))
+    bq, bk, bv = (layer.qkv.bias[8 * i : 8 * i + 8] for i in range(3))
+    c_x, d_x, c_e, d_e = layer.whole_film(y)[0].chunk(4)
+    for i in range(4):
+        scores = []
+        for j in range(4):
+            factor, shift = layer.edge_film(e[0, i, j]).chunk(2)
+            both = (q @ x[0, i] + bq) * (k @ x[0, j] + bk) / 4**0.5
+            scores.append(both * (1 + factor) + shift)
+        odds = torch.stack(scores).softmax(0)
+        seen = sum(odds[j] * (v @ x[0, j] + bv) for j in range(4))
+        change = layer.nodes_out(c_x + (1 + d_x) * seen)
+        torch.testing.assert_close(found_x[0, i], layer.nodes_after(x[0, i], change))
+        change = layer.edges_out(c_e + (1 + d_e) * scores[2])
+        torch.testing.assert_close(found_e[0, i, 2], layer.edges_after(e[0, i, 2], change))
+    flat = e.flatten(1, 2)
+    of_x, of_e = (
+        torch.cat((one.mean(1), one.amin(1), one.amax(1), one.std(1)), -1) for one in (x, flat)
+    )
+    change = layer.whole_to_whole(y) + layer.nodes_to_whole(of_x) + layer.edges_to_whole(of_e)
+    torch.testing.assert_close(found_y, layer.whole_after(y, layer.whole_out(change)))
+
+
+# The protocol.
+
+
+def test_a_resumed_training_is_the_same_to_the_bit() -> None:
+    whole = BaselineTraining.start(tiny(), TRAIN, base.Budget(updates=4), 0)
+    half = BaselineTraining.start(tiny(), TRAIN, base.Budget(updates=4), 0)
+    for _ in range(2):
+        whole.step()
+        half.step()
+    rest = BaselineTraining.start(tiny(), TRAIN, base.Budget(updates=4), 0)
+    rest.restore(deepcopy(half.tree()))
+    for _ in range(2):
+        assert whole.step() == rest.step()
+    one, other = (one.baseline.network.state_dict() for one in (whole, rest))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_training_counts_what_it_cannot_learn_and_lowers_the_loss() -> None:
+    made, losses = tiny(), []
+    dropped = made.fit(
+        [*TRAIN, "not a molecule"],
+        base.Budget(updates=40),
+        progress=lambda *report: losses.append(report[2]),
+    )
+    assert [one.count for one in dropped] == [1]
+    assert made.size == len(TRAIN)
+    assert sum(losses[-10:]) < sum(losses[:10])
+
+
+def test_a_saved_model_draws_and_scores_the_same(tmp_path: Path) -> None:
+    made = tiny()
+    made.fit(TRAIN, base.Budget(updates=2))
+    made.save(tmp_path / "model")
+    again = base.load(tmp_path / "model")
+    assert list(again.generate(120, seed=3)) == list(made.generate(120, seed=3))
+    assert list(made.generate(20, seed=3)) != list(made.generate(20, seed=4))
+    one, other = made.log_prob(["CCO", "OCC"]), again.log_prob(["CCO", "OCC"])
+    assert other is not None
+    assert torch.equal(one.values, other.values)
+    assert not one.exact
+
+
+def test_the_bound_of_a_molecule_counts_its_worlds() -> None:
+    """With a denoiser that knows nothing, the probability of a world is that of its parts."""
+    made = tiny(transitions="uniform", bound_draws=3)
+    made.fit(TRAIN, base.Budget(updates=1))
+    sizes = 3, 4  # C, N, O; bonds
+    made.denoise = lambda worlds, times: (
+        torch.full((len(worlds), 3, 3), 1 / sizes[0]).double(),
+        torch.full((len(worlds), 3, 4), 1 / sizes[1]).double(),
+    )
+    found = made.log_prob(["CCO", "CCC", "CCCC", "CCS", "C1CC1"])
+    uniform = -3 * log(sizes[0]) - 3 * log(sizes[1])
+    exact = torch.tensor([log(6), log(3), 0, 0, 0]).double() + uniform
+    # A uniform denoiser over uniform noise leaves every world equally probable.
+    assert bool((found.values[[0, 1, 4]] <= exact[[0, 1, 4]] + 1e-9).all())
+    assert found.values[[2, 3]].tolist() == [float("-inf")] * 2
+    assert float(made.log_prob([]).values.numel()) == 0
+
+
+def test_the_bound_draws_structures_and_numberings_evenly() -> None:
+    graphs = Graphs(("C", "N"), 7)
+    structures = Structures.of_smiles(graphs.space, ["Cc1ccccn1"])
+    assert len(structures.worlds) == 2
+    torch.manual_seed(0)
+    copies = graphs.renumbered(structures.worlds[:1].long().expand(50, -1))
+    assert len(copies.unique(dim=0)) == 50
+    assert set(graphs.decode(copies)) == {"Cc1ccccn1"}
+
+
+@pytest.mark.parametrize(
+    ("train", "message"), [(["CCO", "CC"], "2: 1, 3: 1"), (["C", "O"], "at least two")]
+)
+def test_several_sizes_or_single_atoms_are_refused(train: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tiny().fit(train, base.Budget(updates=1))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"sampling_steps": 0}, {"sampling_steps": 501}, {"transitions": "other"}, {"heads": 3},
+     {"bound_draws": 0}, {"dropout": 1.0}],
+)  # fmt: skip
+def test_settings_out_of_range_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(InputError, match=next(iter(changes))):
+        base.new("digress-s", **changes)
