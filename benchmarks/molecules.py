@@ -21,15 +21,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import torch
-from torch import Generator
 
 from benchmarks.molecule_memory import memory
 from benchmarks.ratios import Ratio, report
-from benchmarks.string_models import BATCH, Writer, train
+from benchmarks.strings import described, train
 from nmln import checkpoint
+from nmln.baselines.base import Generator
+from nmln.baselines.gru import GRU, GRUSettings
+from nmln.baselines.gru import load as load_strings
+from nmln.baselines.notations import Vocabulary
 from nmln.config import DataConfig
 from nmln.errors import InputError
 from nmln.evaluation import SampleCounter
@@ -43,6 +47,7 @@ from nmln.runs import sample_rows, stream
 from nmln.runs.specification import THIN
 
 CHAINS = 100
+BATCH = Generator.at_once  # strings that are written in a turn
 
 
 @dataclass
@@ -85,16 +90,18 @@ class Rate:
 class Strings:
     """Molecules from a model of strings, read and counted as they are written."""
 
-    writer: Writer
+    writer: Generator
     size: int
-    rng: Generator = field(default_factory=lambda: Generator().manual_seed(0))
     watch: Stopwatch = field(default_factory=Stopwatch)
     tally: SampleCounter = field(default_factory=SampleCounter)
     known: dict[str, str | None] = field(default_factory=dict)  # as our decoder remembers worlds
 
+    def __post_init__(self) -> None:
+        self.texts = self.writer.generate(sys.maxsize)
+
     def write(self, count: int) -> None:
         with self.watch.running():
-            texts = self.writer.write(count, self.rng)
+            texts = [text or "" for text in islice(self.texts, count)]
             new = list({text: None for text in texts if text and text not in self.known})
             for text, found in zip(new, parse_all(new), strict=True):
                 self.known[text] = None
@@ -109,14 +116,14 @@ class Strings:
         return Rate(self.tally.attempts, valid, len(self.tally.counts), self.watch.cpu)
 
 
-def lstm(data: DataConfig, minutes: float, kept: Path | None) -> Writer:
+def lstm(data: DataConfig, minutes: float, kept: Path | None) -> GRU:
     """A character LSTM that was kept, or one that is trained on the same molecules for some minutes."""
     if kept is not None:
-        return Writer.load(kept)
+        return load_strings(kept)
     source = sources.load(data)
-    writer = Writer.build("char", source.names, 0, cell="lstm")
+    writer = GRU("gru", GRUSettings(cell="lstm", tokens=Vocabulary.of(source.names).tokens))
     learnt = [source.names[place] for place in source.train.tolist()]
-    train(writer.network, writer.vocabulary.encode(learnt), minutes, report=_tell)
+    train(writer, learnt, minutes, 0, _tell)
     return writer
 
 
@@ -296,7 +303,7 @@ def main() -> None:
             "sweeps_per_sample": given.thin,
             "name": opened.name if given.model is None else given.model.name,
         },
-        lstm={**writer.network.settings, "notation": writer.notation,
+        lstm={**described(writer), "notation": writer.settings.notation,
               "minutes": None if given.lstm else given.lstm_minutes},
         command_run=facts,
     )  # fmt: skip

@@ -22,24 +22,42 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch import Generator
 
-from benchmarks.string_models import NOTATIONS, Cell, Writer, measure, train
+from nmln.baselines.base import Budget
+from nmln.baselines.gru import GRU, Cell, GRUSettings
+from nmln.baselines.notations import Vocabulary, notation_named
+from nmln.baselines.training import BaselineTraining
 from nmln.config import configure
 from nmln.errors import InputError
 from nmln.evaluation import MARKS, Evaluation, evaluate
 from nmln.files import plain, write_atomically, write_lines
+from nmln.molecules.chemistry import Refusal
 from nmln.molecules.sample_files import read_samples
 from nmln.runs import data as sources
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "strings.json"
 SAMPLES = "samples.csv.gz"
+KINDS = {"char": "plain", "selfies": "selfies"}
 PARCEL = 10_000  # samples between two lines of progress
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The course of training; the parameters are those with the best held-out nats.
+
+    `best_epoch` is the best of those that were completed, counted from 1.
+    """
+
+    epochs: float
+    best_epoch: int
+    held_out_nats: float
+    cpu_minutes: float
+    stopped: Literal["no better", "out of time"]
 
 
 def run(
@@ -62,8 +80,6 @@ def run(
             data,
             kind="unsupported",
         )
-    written = {name: NOTATIONS[notation].split(name) for name in source.names}
-    strings = {name: tokens for name, tokens in written.items() if tokens is not None}
     learnt, held_out = (
         [source.names[place] for place in part.tolist()] for part in (source.train, source.test)
     )
@@ -71,17 +87,18 @@ def run(
         raise InputError(
             "there are no test molecules. Name a set with more molecules.", data, kind="empty"
         )
-    writer = Writer.build(notation, strings.values(), seed, cell=cell, **(network or {}))
-
-    def codes(names: list[str]) -> torch.Tensor:
-        return writer.vocabulary.encode([strings[name] for name in names if name in strings])
-
-    fit = train(writer.network, codes(learnt), minutes, seed, report=report)
+    written = {name: notation_named(KINDS[notation]).split(name) for name in source.names}
+    strings = {name: one for name, one in written.items() if not isinstance(one, Refusal)}
+    tokens = Vocabulary.of(strings.values()).tokens
+    baseline = GRU(
+        "gru", GRUSettings(notation=KINDS[notation], cell=cell, tokens=tokens, **(network or {}))
+    )
+    fit = train(baseline, learnt, minutes, seed, report)
     if keep is not None:
-        writer.save(keep / name_of(notation, cell, data))
-    each = measure(writer.network, codes(held_out))
+        baseline.save(keep / name_of(notation, cell, data))
+    each = baseline.string_nats([strings[name] for name in held_out if name in strings])
     begun = time.process_time()
-    write_samples(output / SAMPLES, writer, samples, seed, report)
+    write_samples(output / SAMPLES, baseline, samples, seed, report)
     sampled = time.process_time()
     (found,) = read_samples(output / SAMPLES, size=len(source.space.domain["node"]))
     read = time.process_time()
@@ -91,7 +108,7 @@ def run(
         "data": data,
         "train": len(learnt),
         "test": len(held_out),
-        "network": {**writer.network.settings, "parameters": writer.network.parameter_count},
+        "network": described(baseline),
         "training": asdict(fit),
         "nats": {
             "value": float(each.mean()),
@@ -111,16 +128,48 @@ def run(
     }
 
 
+def train(
+    baseline: GRU, learnt: list[str], minutes: float, seed: int, report: Callable[[str], None]
+) -> Fit:
+    """Train as a baseline of the package, with a line for every epoch."""
+    training = BaselineTraining.start(baseline, learnt, Budget(minutes=minutes), seed)
+    while not training.done:
+        training.step()
+        if training.update % training.per_epoch == 0:
+            epoch, best = training.update // training.per_epoch, training.memory["best"]
+            report(
+                f"{training.seconds / 60:5.2f} min, epoch {epoch}: {best:.3f} nats held out at best"
+            )
+    training.finish()
+    return Fit(
+        training.update / training.per_epoch,
+        training.memory.get("best_epoch", -1) + 1,
+        float(baseline.string_nats(baseline.held_out).mean()),
+        training.seconds / 60,
+        "no better" if training.stopped else "out of time",
+    )
+
+
+def described(baseline: GRU) -> dict[str, Any]:
+    """The network of a model, and its size."""
+    one = baseline.settings
+    return {
+        "tokens": len(baseline.vocabulary.tokens), "cell": one.cell, "layers": one.layers,
+        "units": one.units, "embedded": one.embedded, "dropout": one.dropout,
+        "parameters": sum(part.numel() for part in baseline.network.parameters()),
+    }  # fmt: skip
+
+
 def write_samples(
-    path: Path, writer: Writer, count: int, seed: int, report: Callable[[str], None]
+    path: Path, baseline: GRU, count: int, seed: int, report: Callable[[str], None]
 ) -> None:
     """A table of one column with a row for every attempt, as the model wrote it."""
-    rng = Generator().manual_seed(seed + 1)
 
-    def parcels() -> Iterator[list[str]]:
-        for start in range(0, count, PARCEL):
-            yield writer.write(min(PARCEL, count - start), rng)
-            report(f"{min(start + PARCEL, count):,} of {count:,} samples")
+    def texts() -> Iterator[str]:
+        for number, text in enumerate(baseline.generate(count, seed + 1), 1):
+            yield text or ""
+            if number % PARCEL == 0 or number == count:
+                report(f"{number:,} of {count:,} samples")
 
     def write(temporary: Path) -> None:
         with (
@@ -129,8 +178,7 @@ def write_samples(
         ):
             table = csv.writer(file, lineterminator="\n")
             table.writerow(["smiles"])
-            for parcel in parcels():
-                table.writerows([text] for text in parcel)
+            table.writerows([text] for text in texts())
 
     write_atomically(path, write)
 
@@ -205,7 +253,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("notation", nargs="?", choices=sorted(NOTATIONS))
+    parser.add_argument("notation", nargs="?", choices=sorted(KINDS))
     parser.add_argument("--data", default="pubchem-10")
     parser.add_argument("--minutes", type=float, default=4.0, help="CPU minutes of training")
     parser.add_argument("--samples", type=int, default=200_000)

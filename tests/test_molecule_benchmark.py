@@ -8,26 +8,26 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Generator
 
 from benchmarks.molecule_memory import REMEMBERED, family, high_water, relabelled
 from benchmarks.molecules import Generated, Rate, Strings, side_by_side
-from benchmarks.string_models import Writer
+from nmln.baselines.gru import GRU, GRUSettings
 from nmln.molecules.chemistry import Molecule, encode_all, parse_all, space_for
 from nmln.molecules.decoding import Decoder
 from nmln.runs import stream
 
 
-class Fixed(Writer):
+class Fixed(GRU):
     """Writes what it was told to."""
 
-    def write(self, count: int, rng: Generator) -> list[str]:
-        return [["OCC", "CCO", "", "C(", "CC", "C=CO"][place % 6] for place in range(count)]
+    def draw(self, count: int) -> list[str | None]:
+        return [["OCC", "CCO", None, "C(", "CC", "C=CO"][place % 6] for place in range(count)]
 
 
 def test_strings_are_counted_as_molecules_of_the_size() -> None:
-    writer = Writer.build("char", ["CO"], 0, layers=1, units=2, embedded=2)
-    strings = Strings(Fixed(writer.notation, writer.vocabulary, writer.network), size=3)
+    writer = Fixed("gru", GRUSettings(layers=1, units=2, embedded=2))
+    writer.build(["CO", "CC"])
+    strings = Strings(writer, size=3)
     strings.write(12)
     strings.write(6)
     assert strings.tally.counts == {"CCO": 6, "C=CO": 3}

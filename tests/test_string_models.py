@@ -5,51 +5,49 @@ from collections import Counter
 from itertools import product
 from math import exp, log
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from scipy.stats import chisquare
-from torch import Generator
+from torch import Tensor
 
 from benchmarks import strings
-from benchmarks.string_models import (
-    END,
-    NOTATIONS,
-    Cell,
-    StringModel,
-    Vocabulary,
-    Writer,
-    draw,
-    measure,
-    nats,
-    train,
-)
+from nmln.baselines import gru
+from nmln.baselines.base import Budget
+from nmln.baselines.gru import GRU, Cell, GRUNetwork, GRUSettings
+from nmln.baselines.notations import END
+from nmln.baselines.strings import draw_codes
+from nmln.baselines.training import BaselineTraining
+from nmln.checkpoint import save_model
 from nmln.errors import InputError
 from nmln.molecules.chemistry import parse
 from nmln.molecules.sample_files import read_samples
 
 CELLS: tuple[Cell, ...] = ("gru", "lstm")
-MOLECULES = (
-    "CC(C)Cc1ccncc1",
-    "O=C1C=CC(=O)N1CBr",
-    "Clc1ccc2[nH]cnc2c1",
-    "CCP(=O)(OC)OCC",
-    "N#CC#N",
-)
 THREE = (
     "CCC", "CCO", "CCN", "COC", "CNC", "C=CC", "C#CC", "CC#N", "CC=O", "C=C=C", "C1CC1", "C1CO1",
     "C1CN1", "CSC", "CCS", "CCF", "CCCl", "CCBr", "OCO", "NCN", "FCF",
 )  # fmt: skip
 
 
-def sharp(tokens: int, cell: Cell, seed: int = 0) -> StringModel:
+def sharp(tokens: int, cell: Cell, seed: int = 0) -> GRUNetwork:
     """A small network with strong opinions."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = StringModel(tokens, cell, layers=2, units=6, embedded=4)
+        model = GRUNetwork(tokens, cell, layers=2, units=6, embedded=4)
         for parameter in model.parameters():
             parameter.data *= 3
     return model
+
+
+@torch.no_grad()
+def measure(model: GRUNetwork, codes: Tensor) -> Tensor:
+    return model.eval().nats(codes)
+
+
+def small(**changes: Any) -> GRU:
+    return GRU("gru", GRUSettings(**{"layers": 1, "units": 4, "embedded": 2, **changes}))
 
 
 def all_strings(tokens: int, longest: int) -> list[tuple[int, ...]]:
@@ -57,36 +55,8 @@ def all_strings(tokens: int, longest: int) -> list[tuple[int, ...]]:
     return [string for length in range(longest + 1) for string in product(codes, repeat=length)]
 
 
-def as_codes(string_list: list[tuple[int, ...]], places: int) -> torch.Tensor:
+def as_codes(string_list: list[tuple[int, ...]], places: int) -> Tensor:
     return torch.tensor([[*string, *[END] * (places - len(string))] for string in string_list])
-
-
-# Notations.
-
-
-@pytest.mark.parametrize("notation", sorted(NOTATIONS))
-@pytest.mark.parametrize("smiles", MOLECULES)
-def test_tokens_are_read_back_as_the_same_molecule(notation: str, smiles: str) -> None:
-    tokens = NOTATIONS[notation].split(smiles)
-    assert tokens is not None
-    assert parse(NOTATIONS[notation].join(tokens)).smiles == parse(smiles).smiles
-
-
-def test_selfies_refuses_valences_that_it_does_not_know() -> None:
-    assert NOTATIONS["selfies"].split("O=I(=O)c1ccccc1") is None
-
-
-def test_codes_are_read_back_as_the_same_tokens() -> None:
-    given = [["C", "O"], [], ["O", "C", "C", "N"]]
-    vocabulary = Vocabulary.of(given)
-    assert vocabulary.tokens == ("C", "N", "O")
-    codes = vocabulary.encode(given)
-    assert codes.tolist() == [[1, 3, 0, 0, 0], [0] * 5, [3, 1, 1, 2, 0]]
-    assert vocabulary.decode(codes) == given
-
-
-def test_what_has_no_end_is_no_string() -> None:
-    assert Vocabulary(("C",)).decode(torch.tensor([[1, 1], [1, 0]])) == [None, ["C"]]
 
 
 # Probabilities.
@@ -129,10 +99,11 @@ def test_places_behind_the_end_do_not_matter(cell: Cell) -> None:
 # Sampling.
 
 
-def p_value(source: StringModel, target: StringModel) -> float:
+def p_value(source: GRUNetwork, target: GRUNetwork) -> float:
     """Of the hypothesis that strings drawn from one model have the probabilities of another."""
     listed = all_strings(2, 2)
-    codes = draw(source, 4000, Generator().manual_seed(3))
+    torch.manual_seed(3)
+    codes = draw_codes(source.eval(), 4000, longest=100)
     counts = Counter(tuple(row[: row.index(END)]) if END in row else None for row in codes.tolist())
     observed = [counts[string] for string in listed]
     expected = (4000 * measure(target, as_codes(listed, 3)).neg().exp()).tolist()
@@ -150,37 +121,44 @@ def test_the_check_rejects_samples_of_another_model(cell: Cell) -> None:
 
 
 def test_sampling_stops_at_the_end_token() -> None:
-    codes = draw(sharp(3, "gru"), 500, Generator().manual_seed(0), longest=30)
+    torch.manual_seed(0)
+    codes = draw_codes(sharp(3, "gru").eval(), 500, longest=30)
     behind = (codes == END).cumsum(1) > 0
     assert behind.any()
     assert (codes[behind] == END).all()
 
 
 def test_a_string_that_never_ends_is_given_up() -> None:
-    writer = Writer.build("char", ["CO"], 0, layers=1, units=4, embedded=2)
+    writer = small()
+    writer.build(["CO", "OC"])
     writer.network.readout.bias.data[END] = -1e9
-    assert writer.write(3, Generator().manual_seed(0)) == ["", "", ""]
+    assert list(writer.generate(3)) == [None] * 3
     writer.network.readout.bias.data[END] = 1e9
-    codes = draw(writer.network, 3, Generator().manual_seed(0))
+    codes = draw_codes(writer.network, 3, longest=5)
     assert writer.vocabulary.decode(codes) == [[], [], []]
 
 
 def test_the_same_seed_gives_the_same_strings_and_another_one_others() -> None:
-    def written(seed: int) -> list[str]:
-        writer = Writer.build("char", ["CNO"], 0, layers=1, units=4, embedded=2)
-        return writer.write(50, Generator().manual_seed(seed))
+    torch.manual_seed(0)
+    writer = small()
+    writer.build(["CNO", "CCC"])
+    assert list(writer.generate(50, seed=1)) == list(writer.generate(50, seed=1))
+    assert list(writer.generate(50, seed=1)) != list(writer.generate(50, seed=2))
 
-    assert written(1) == written(1)
-    assert written(1) != written(2)
 
-
-def test_a_saved_model_writes_as_before(tmp_path: Path) -> None:
-    writer = Writer.build("selfies", [["[C]", "[O]"]], 0, layers=1, units=4, embedded=2)
-    writer.save(tmp_path / "model")
-    again = Writer.load(tmp_path / "model")
-    first, second = (one.write(20, Generator().manual_seed(0)) for one in (writer, again))
-    assert first == second
-    assert len(set(first)) > 5
+def test_a_model_that_was_kept_in_the_old_form_is_read(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    writer = small(cell="lstm")
+    writer.build(["CNO", "CCC"])
+    network = {"tokens": 3, "cell": "lstm", "layers": 1, "units": 4, "embedded": 2, "dropout": 0.2}
+    content = {"notation": "char", "tokens": ["C", "N", "O"], "network": network}
+    save_model(tmp_path / "old", dict(writer.network.state_dict()), content)
+    writer.save(tmp_path / "new")
+    for name in ("old", "new"):
+        assert list(gru.load(tmp_path / name).generate(30)) == list(writer.generate(30))
+    save_model(tmp_path / "other", {"weights": torch.zeros(1)}, {"kind": "other"})
+    with pytest.raises(InputError, match="not a model of strings"):
+        gru.load(tmp_path / "other")
 
 
 # Training.
@@ -189,47 +167,30 @@ def test_a_saved_model_writes_as_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_few_units_memorise_three_strings_and_sample_them(cell: Cell) -> None:
     given = ["CCO", "C=CN", "N"]
-    writer = Writer.build("char", given, 0, cell=cell, layers=1, units=24, embedded=8)
-    codes = writer.vocabulary.encode(given * 80)
-    fit = train(writer.network, codes, minutes=1, rate=0.02, batch=30, patience=3)
-    assert fit.stopped == "no better"
-    assert measure(writer.network, writer.vocabulary.encode(given)).mean() < log(3) + 0.2
-    counts = Counter(writer.write(600, Generator().manual_seed(0)))
+    writer = small(cell=cell, units=24, embedded=8, rate=0.02, batch=30, patience=3)
+    writer.fit(given * 80)
+    assert writer.string_nats(given).mean() < log(3) + 0.2
+    counts = Counter(writer.generate(600))
     assert sum(counts[string] for string in given) > 550
     assert min(counts[string] for string in given) > 120
 
 
-def test_early_stopping_brings_back_the_best_epoch() -> None:
-    codes = torch.randint(1, 5, (60, 6), generator=Generator().manual_seed(0))
-    codes[:, -1] = END
-    model = sharp(4, "gru")
-    fit = train(model, codes, minutes=1, seed=5, rate=0.05, batch=10, patience=4, share=0.3)
-    held_out = codes[torch.randperm(60, generator=Generator().manual_seed(5))[:18]]
-    assert fit.stopped == "no better"
-    assert fit.epochs == fit.best_epoch + 4
-    assert measure(model, held_out).mean().item() == pytest.approx(fit.held_out_nats, rel=1e-5)
-
-
-def test_training_ends_when_the_time_is_up() -> None:
-    fit = train(sharp(2, "gru"), as_codes(all_strings(2, 3), 4), minutes=1e-4, batch=1)
-    assert fit.stopped == "out of time"
-    assert fit.epochs < 1
-
-
-def test_training_leaves_the_generator_of_torch_alone() -> None:
-    before = torch.get_rng_state()
-    train(sharp(2, "gru"), as_codes(all_strings(2, 3), 4), minutes=1e-4)
-    assert torch.equal(torch.get_rng_state(), before)
+def test_gradients_are_clipped() -> None:
+    writer = small(clip=1e-3)
+    training = BaselineTraining.start(writer, THREE, Budget(updates=1), 0)
+    training.step()
+    norms = [part.grad.norm() for part in writer.network.parameters() if part.grad is not None]
+    assert torch.stack(norms).norm().item() == pytest.approx(1e-3, rel=1e-3)
 
 
 def test_one_string_is_too_few_to_train_on() -> None:
     with pytest.raises(InputError, match="too few"):
-        train(sharp(2, "gru"), as_codes([(1,)], 2), minutes=1)
+        small().fit(["C"])
 
 
 def test_the_gradient_of_nats_reaches_every_parameter() -> None:
     model = sharp(2, "gru")
-    nats(model, as_codes(all_strings(2, 3), 4)).mean().backward()
+    model.nats(as_codes(all_strings(2, 3), 4)).mean().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().sum() > 0, name

@@ -65,6 +65,9 @@ class Generator(ABC):
     network: nn.Module
     """All parameters."""
 
+    updates: int = 0
+    """The number of updates of the whole training, while it runs; for schedules that span it."""
+
     def __init__(self, name: str, settings: Any) -> None:
         """`name` is the one in the registry; `BASELINES[name].new()` makes a baseline."""
         self.name, self.settings = name, settings
@@ -168,7 +171,10 @@ class Generator(ABC):
         """Save as a directory of tensors and JSON."""
         content = {
             "baseline": self.name,
-            "settings": asdict(self.settings),
+            "settings": {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in asdict(self.settings).items()
+            },
             "content": self.describe(),
         }
         save_model(Path(path), dict(self.network.state_dict()), content)

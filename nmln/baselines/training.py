@@ -66,6 +66,7 @@ class BaselineTraining:
             order = torch.randperm(self.baseline.size)
         size = self.baseline.settings.batch
         chosen = order[place * size : (place + 1) * size]
+        self.baseline.updates = self.updates
         self.baseline.network.train()
         with seeded(self.seed, "update", self.update):
             self.optimiser.zero_grad()
