@@ -264,7 +264,7 @@ def configure(
         if not isinstance(given, Mapping):
             raise InputError(f"[{name}] must be a table, got {given!r}.", source, token=name)
         default = sections[name]()  # pyright: ignore[reportCallIssue]
-        made[name] = _fill(default, {**PRESETS[preset].get(name, {}), **given}, name, source)
+        made[name] = fill(default, {**PRESETS[preset].get(name, {}), **given}, name, source)
     with placed(source):
         return Config(**made)
 
@@ -308,7 +308,7 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
         if not hasattr(config, section) or not key:
             known = [entry.name for entry in fields(Config)]
             raise _unknown("table", section, known, None)
-        part = _fill(getattr(config, section), {key: value}, section, None)
+        part = fill(getattr(config, section), {key: value}, section, None)
         if name in SEEDS:
             _check_seed(name, getattr(part, key), None)
         config = replace(config, **{section: part})
@@ -326,7 +326,8 @@ def _check_seed(name: str, seed: int, source: str | None) -> None:
         raise InputError(f"{name} must be between 0 and 2^63 - 1, got {seed}.", source, token=name)
 
 
-def _fill(default: Any, given: Mapping[str, Any], section: str, source: str | None) -> Any:
+def fill(default: Any, given: Mapping[str, Any], section: str, source: str | None) -> Any:
+    """A frozen dataclass with some fields changed, in their types; unknown names are refused."""
     hints = get_type_hints(type(default))
     values = {}
     for key, value in given.items():
@@ -354,7 +355,7 @@ def _coerce(value: Any, hint: Any, name: str, source: str | None) -> Any:
         )
     if origin is tuple:
         if isinstance(value, list | tuple) and value:
-            return tuple(_coerce(one, float, name, source) for one in value)
+            return tuple(_coerce(one, get_args(hint)[0], name, source) for one in value)
         raise InputError(f"{name} must be a list of numbers, got {value!r}.", source, token=name)
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         if isinstance(value, int) and abs(value) >= 10**300:
