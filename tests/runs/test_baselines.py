@@ -308,6 +308,34 @@ def test_wrong_settings_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "words", "says"),
+    [
+        ("empty.smi", "", (), "empty.smi"),
+        ("sizes.smi", "CCC\nCCCC\nCCO\nCCCO\n", (), "--size"),
+        ("mine.smi", "CCC\nCCO\nCCN\n", ("--size", "7"), "7"),
+        ("mine.db", "p(A)\n", (), "baselines learn from molecules"),
+        ("broken.smi", "C1CC\nC(\n", (), "broken.smi"),
+        ("triple.smi", "C#CCC\nCC#CC\nCCC#N\n", (), "none of 2 molecules"),
+    ],
+)
+def test_wrong_data_end_in_one_line(
+    name: str, text: str, words: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    arguments = ["train", "fake", str(tmp_path / name), "--output", str(tmp_path / "run"), *words]
+    ran = CliRunner().invoke(app, ["baseline", *arguments])
+    assert isinstance(ran.exception, InputError), ran.output
+    assert says in str(ran.exception)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_size_that_was_not_trained_on_is_refused(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="trained on molecules of 4 heavy atoms, but 7"):
+        sample(runs.open_baseline(trained), 5, tmp_path / "samples", size=7)
+    assert not (tmp_path / "samples").exists()
+
+
 def test_a_checkpoint_of_another_training_is_refused(
     data: Path, trained: Path, tmp_path: Path
 ) -> None:
@@ -326,7 +354,7 @@ def test_the_core_does_not_import_baselines(tmp_path: Path) -> None:
     script = (
         "import sys, nmln\n"
         "from nmln.cli import app\n"
-        "app(['infer', '-i', 'smokers.mln', '-q', 'cancer', '--exact'], standalone_mode=False)\n"
+        "app(['infer', '-i', 'smokers.mln', '--map'], standalone_mode=False)\n"
         "import nmln.runs.train, nmln.runs.sample, nmln.runs.evaluate\n"
         "sys.exit(any(name.startswith('nmln.baselines') for name in sys.modules))\n"
     )
