@@ -70,6 +70,8 @@ def train(
     size: Annotated[
         int | None,
         typer.Option(
+            "--size",
+            "--nodes",
             min=1,
             help="Use only molecules with exactly this many heavy atoms. Required if the data have "
             "several sizes.",

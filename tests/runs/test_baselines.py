@@ -312,7 +312,7 @@ def test_wrong_settings_are_refused(
     ("name", "text", "words", "says"),
     [
         ("empty.smi", "", (), "empty.smi"),
-        ("sizes.smi", "CCC\nCCCC\nCCO\nCCCO\n", (), "--size"),
+        ("sizes.smi", "CCC\nCCCC\nCCO\nCCCO\n", (), "--nodes 3"),
         ("mine.smi", "CCC\nCCO\nCCN\n", ("--size", "7"), "7"),
         ("mine.db", "p(A)\n", (), "baselines learn from molecules"),
         ("broken.smi", "C1CC\nC(\n", (), "broken.smi"),
