@@ -31,7 +31,8 @@ refused with the nearest known one, and a run keeps its final settings in its `c
 `scripts/settings_reference.py`.
 
 `--preset NAME`, or `preset = "NAME"` in the file, changes several defaults at once. The columns
-*molecules* and *paper* show what these presets change; the preset `small` changes nothing."""
+*molecules* and *paper* show what these presets change; the preset `small` changes nothing.
+[Train a model](../how-to/training.md) lists all presets."""
 
 
 def page() -> str:

@@ -1,9 +1,10 @@
 import json
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
-from nmln.config import PRESETS, Config, configure, override, read_config
+from nmln.config import PAPER_RATES, PRESETS, Config, configure, override, read_config
 from nmln.errors import InputError
 
 
@@ -47,7 +48,35 @@ def test_the_preset_of_the_paper_has_its_numbers() -> None:
     assert (config.model.layers, config.model.hidden) == (10, 128)
     assert config.chains.replicas == 100
     assert config.data.train_share == 0.8
-    assert config.optimiser.method == "sgd"
+    assert configure({}, preset="verbatim").optimiser.method == "sgd"
+
+
+def test_the_presets_of_the_ablation_differ_only_in_potential_chains_and_levels() -> None:
+    found = {name: configure({}, preset=name) for name in ("s1", "s2", "s3", "s4", "s5", "star")}
+    assert [one.chains.replicas for one in found.values()] == [8, 40, 8, 100, 500, 100]
+    assert [one.ladder.rates for one in found.values()] == [(0.001,)] * 5 + [PAPER_RATES]
+    assert [one.model.sizes for one in found.values()] == [(150, 75)] * 2 + [None] * 4
+    same = {"chains": ("replicas",), "ladder": ("rates", "method"),
+            "model": ("potential", "width", "sizes")}  # fmt: skip
+    for one in found.values():
+        for section in fields(one):
+            ours, theirs = getattr(one, section.name), getattr(found["s4"], section.name)
+            free = {name: getattr(theirs, name) for name in same.get(section.name, ())}
+            assert replace(ours, **free) == theirs
+
+
+@pytest.mark.parametrize("sizes", ["[0, 5]", "[]", "[1.5]", '"x"'])
+def test_sizes_of_layers_are_whole_and_positive(sizes: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(f'[model]\npotential = "deepset"\nsizes = {sizes}\n')
+    with pytest.raises(InputError, match=r"model\.sizes"):
+        read_config(path)
+
+
+def test_sizes_of_layers_are_for_fragments_only() -> None:
+    with pytest.raises(InputError, match="fragment and deepset") as error:
+        configure({"model": {"sizes": [3]}})
+    assert error.value.token == "model.sizes"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ training that is resumed from a checkpoint continues bit for bit.
 """
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -155,26 +156,26 @@ class Generator(ABC):
         training.finish()
         return training.dropped
 
-    @torch.no_grad()
     def generate(self, n: int, seed: int = 0) -> Iterator[str | None]:
         """n molecules as SMILES, valid or not; the first of them do not depend on n.
 
         None stands for a molecule that could not be written at all.
         """
-        self.network.eval()
         for number in range(-(-n // self.at_once)):
-            with seeded(seed, "generate", number):
-                found = self.draw(self.at_once)  # always a whole batch, so that n does not matter
-            yield from found[: n - number * self.at_once]
+            yield from self.batch(number, seed)[: n - number * self.at_once]
+
+    @torch.no_grad()
+    def batch(self, number: int, seed: int = 0) -> list[str | None]:
+        """One whole batch of what `generate` gives, counted from 0: a sampling can start at any."""
+        self.network.eval()
+        with seeded(seed, "generate", number):
+            return self.draw(self.at_once)
 
     def save(self, path: str | Path) -> None:
         """Save as a directory of tensors and JSON."""
         content = {
             "baseline": self.name,
-            "settings": {
-                name: list(value) if isinstance(value, tuple) else value
-                for name, value in asdict(self.settings).items()
-            },
+            "settings": json.loads(json.dumps(asdict(self.settings))),  # tuples become lists
             "content": self.describe(),
         }
         save_model(Path(path), dict(self.network.state_dict()), content)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from nmln import __version__
+from nmln.cli.baseline import baseline
 from nmln.cli.combine import combine
 from nmln.cli.common import Verb, alone, examples, reporting_errors
 from nmln.cli.data import data
@@ -74,6 +75,7 @@ app.command(
         "nmln evaluate counts.csv --run runs/pubchem-10 --no-fcd",
     )
 )(evaluate)
+app.add_typer(baseline, name="baseline")
 app.add_typer(data, name="data")
 app.add_typer(kb, name="kb")
 app.add_typer(reproduce, name="reproduce")

@@ -72,7 +72,7 @@ def evaluate(
 
     Several files give one figure with one curve per file. Writes evaluation.json, recall.csv,
     recall.png and recall.svg: for samples of a run into RUN/evaluation, otherwise into evaluation/.
-    After nmln likelihood RUN, nats per molecule are shown as well.
+    After nmln likelihood RUN or nmln baseline likelihood RUN, nats per molecule are shown as well.
     """
     require("nmln evaluate", "rdkit", "pooch", "matplotlib", *(["fcd_torch"] if fcd else []))
     one_thread()
@@ -81,8 +81,9 @@ def evaluate(
     from nmln.runs import evaluate as evaluation
     from nmln.runs.folder import RunFolder
 
-    if run is None and train is None and test is None and RunFolder(samples[0]).is_run:
-        run = samples[0]
+    if run is None and train is None and test is None:
+        home = RunFolder(samples[0])
+        run = samples[0] if home.is_run or home.is_baseline else None
     with spinner() as say:
         outcome = evaluation.run(
             samples,
@@ -201,6 +202,8 @@ def _numbers(outcome: "EvaluationOutcome") -> "Table":
         captions.append(
             "nats per molecule: mean log-probability of the test molecules, [range by that of log Z]"
         )
+        if any((one.likelihood or {}).get("exact") is False for one in found):
+            captions.append("at least: a lower bound, the log-probability itself may be higher")
     if any(not each.first for one in found for each in one.found.unique_at):
         captions.append("~ the order of the samples is unknown: mean over all choices of k")
     table.caption = escape("\n".join(captions))
@@ -257,9 +260,12 @@ def _measured(measured: "Measured | None", digits: int) -> str:
 def _nats(numbers: "dict[str, Any] | None") -> str:
     value = (numbers or {}).get("test_molecules")
     error = (numbers or {}).get("test_molecules_error")
+    if (numbers or {}).get("test_molecules_impossible"):
+        return "-inf"
     if not isinstance(value, int | float):
         return "-"
-    told = f"{value:.2f}" + (f" +- {error:.2f}" if isinstance(error, int | float) else "")
+    bound = "at least " if (numbers or {}).get("exact") is False else ""
+    told = f"{bound}{value:.2f}" + (f" +- {error:.2f}" if isinstance(error, int | float) else "")
     ends = [(numbers or {}).get(name) for name in ("log_z", "log_z_least", "log_z_most")]
     if not all(isinstance(end, int | float) for end in ends):
         return told

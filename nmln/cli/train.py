@@ -47,7 +47,8 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Base settings: small, molecules (more chains, regularised) or paper.",
+            help="Base settings: small, molecules (more chains, regularised), paper, verbatim, star, or "
+            "s1 to s5 (docs/how-to/training.md).",
             show_default="small",
         ),
     ] = None,

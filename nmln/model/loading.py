@@ -1,5 +1,6 @@
 """Models from folders: of a run, finished or not, or of a saved model; and those of the package."""
 
+import shlex
 from pathlib import Path
 
 import torch
@@ -9,6 +10,9 @@ from nmln.errors import InputError
 from nmln.files import refuse_links
 from nmln.model import pretrained
 from nmln.model.model import Model
+
+BASELINE = "baseline.json"
+"""The description of a baseline, which stands in its folder in place of that of a run."""
 
 
 def load(source: str | Path) -> Model:
@@ -37,6 +41,7 @@ def load(source: str | Path) -> Model:
 def load_run(folder: Path) -> Model:
     """The model of a finished run, or of its newest checkpoint; refuses links inside the run."""
     refuse_links(folder)
+    refuse_baseline(folder)
     if (folder / checkpoint.MODEL).exists():
         return Model.load(folder / checkpoint.MODEL)
     kept = checkpoint.load(folder)
@@ -54,3 +59,14 @@ def load_run(folder: Path) -> Model:
         ) from None
     model.take(weights, str(kept.path))
     return model
+
+
+def refuse_baseline(folder: Path) -> None:
+    """Refuse the folder of a baseline, which is not a model of this package."""
+    if (folder / BASELINE).is_file():
+        raise InputError(
+            "this folder holds a baseline, which has commands of its own: "
+            f"{shlex.join(['nmln', 'baseline', 'sample', str(folder)])} draws from it.",
+            str(folder),
+            kind="unsupported",
+        )

@@ -193,15 +193,23 @@ class _Names:
 
     def _parse(self, texts: list[str]) -> None:
         for text, found in zip(texts, parse_all(texts, self.processes), strict=True):
-            self._known[text] = self._judge(found) if isinstance(found, Molecule) else found
+            self._known[text] = judged = judge(found, self.size)
+            if isinstance(found, Molecule) and isinstance(judged, str):
+                self.sizes.add(len(found.atoms))
 
-    def _judge(self, found: Molecule) -> str | Refusal:
-        atoms = len(found.atoms)
-        if self.size is not None and atoms != self.size:
-            detail = f"{found.smiles} has {atoms} heavy atoms, but {self.size} are wanted."
-            return Refusal("another size", detail)
-        self.sizes.add(atoms)
-        return found.smiles
+
+def judge(found: Molecule | Refusal, size: int | None) -> str | Refusal:
+    """The canonical name of a generated molecule if it is valid, or the reason why it is not.
+
+    It is valid if a world can hold it, with exactly `size` heavy atoms if that is given.
+    """
+    if isinstance(found, Refusal):
+        return found
+    atoms = len(found.atoms)
+    if size is not None and atoms != size:
+        detail = f"{found.smiles} has {atoms} heavy atoms, but {size} are wanted."
+        return Refusal("another size", detail)
+    return found.smiles
 
 
 class _Collected:

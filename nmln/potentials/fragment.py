@@ -217,14 +217,18 @@ class DeepSetPotential(FragmentNetwork):
         return self.top(torch.cat(sums, dim=-1)).squeeze(-1)
 
 
+def _hidden(model: ModelConfig) -> tuple[int, ...]:
+    """The units of each hidden layer."""
+    return model.sizes or (model.hidden,) * model.layers
+
+
 def _mean_network(space: Space, levels: int, model: ModelConfig, rng: Generator) -> NeuralPotential:
-    hidden = (model.hidden,) * model.layers
-    return FragmentPotential(space, levels, model.width, hidden, rng=rng)
+    return FragmentPotential(space, levels, model.width, _hidden(model), rng=rng)
 
 
 def _sum_network(space: Space, levels: int, model: ModelConfig, rng: Generator) -> NeuralPotential:
-    hidden = (model.hidden,) * model.layers
-    return DeepSetPotential(space, levels, model.width, model.hidden, hidden, rng=rng)
+    hidden = _hidden(model)
+    return DeepSetPotential(space, levels, model.width, hidden[-1], hidden, rng=rng)
 
 
 POTENTIALS.add("fragment", NamedPotential(FragmentPotential, _mean_network))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torch import Generator
 
@@ -15,7 +16,9 @@ NetworkBuilder = Callable[[Space, int, ModelConfig, Generator], BasePotential]
 
 
 def fewest_parameters(space: Space, model: ModelConfig) -> int:
-    """The weights of a network that has at least `layers` layers of the width `hidden`."""
+    """The weights of a network that has at least `layers` layers of the width `hidden`, or `sizes`."""
+    if model.sizes is not None:
+        return sum(one * other for one, other in pairwise(model.sizes)) + sum(model.sizes)
     return (model.layers - 1) * model.hidden**2 + model.hidden
 
 

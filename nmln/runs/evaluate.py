@@ -17,6 +17,7 @@ from nmln.molecules.metrics import ChemNet, Measured, fcd, internal_diversity
 from nmln.molecules.sample_files import Reference, Samples, locate, read_reference, read_samples
 from nmln.report.recall import write_recall
 from nmln.runs import stream
+from nmln.runs.baseline_folder import model_fingerprint, read_any_head
 from nmln.runs.folder import RunFolder
 from nmln.runs.specification import fingerprint
 
@@ -240,7 +241,7 @@ def references(
 def of_run(folder: Path, data: str | None = None) -> dict[Part, Reference]:
     """The molecules that a run was trained on, and those that it held out."""
     home = RunFolder(folder)
-    head = home.read_head()
+    head = read_any_head(home)
     if head.kind != "molecules":
         raise InputError(
             "this must be a run on molecules, but is not. Name another one.",
@@ -314,10 +315,10 @@ def _names(samples: Sequence[Samples]) -> list[str]:
 
 
 def _likelihood(samples: Path, folder: Path | None) -> dict[str, Any] | None:
-    """The result of `nmln likelihood` for the model that drew these samples, if there is one.
+    """The measured likelihood of the model that drew these samples, if there is one.
 
-    There is none for samples of other origin, nor for samples drawn under conditions, because these
-    have another distribution.
+    It is that of `nmln likelihood` or of `nmln baseline likelihood`. There is none for samples of other
+    origin, nor for samples drawn under conditions, because these have another distribution.
     """
     path = samples.parent / stream.SUMMARY
     drawn = checkpoint.read_json(path).get("settings") if path.is_file() else None
@@ -327,9 +328,13 @@ def _likelihood(samples: Path, folder: Path | None) -> dict[str, Any] | None:
         if run is None:
             continue
         home = RunFolder(run)
-        if not home.likelihood.is_file() or not home.is_run:
+        if not home.likelihood.is_file():
             continue
-        if fingerprint(load_run(run)) == drawn.get("model"):
+        if home.is_baseline:
+            found = checkpoint.read_json(home.likelihood)
+            if found.get("model") == drawn.get("model") == model_fingerprint(home.model):
+                return found
+        elif home.is_run and fingerprint(load_run(run)) == drawn.get("model"):
             return checkpoint.read_json(home.likelihood)
     return None
 

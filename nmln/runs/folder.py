@@ -22,6 +22,7 @@ from nmln.dropped import Dropped
 from nmln.errors import InputError
 from nmln.files import only_one, refuse_links, write_json
 from nmln.model import Model
+from nmln.model.loading import BASELINE, refuse_baseline
 from nmln.runs import data as sources
 from nmln.runs.data import Kind, Source
 from nmln.runs.kept import keep_source, kept_source
@@ -62,6 +63,11 @@ class RunFolder:
     @property
     def head(self) -> Path:
         return self.path / checkpoint.HEAD
+
+    @property
+    def baseline(self) -> Path:
+        """The description of a baseline, which has no `head`."""
+        return self.path / BASELINE
 
     @property
     def split(self) -> Path:
@@ -118,12 +124,18 @@ class RunFolder:
     @property
     def resume_command(self) -> str:
         """The command that continues the training."""
-        return shlex.join(["nmln", "train", "--resume", str(self.path)])
+        verb = ["baseline", "train"] if self.is_baseline else ["train"]
+        return shlex.join(["nmln", *verb, "--resume", str(self.path)])
 
     @property
     def is_run(self) -> bool:
         """Whether a run was started in the folder."""
         return self.head.exists()
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether a baseline was started in the folder."""
+        return self.baseline.exists()
 
     @contextmanager
     def locked(self, what: str = "training") -> Iterator[None]:
@@ -140,11 +152,14 @@ class RunFolder:
         are those that the new run on the same `source` writes again. Any others are not replaced.
         """
         refuse_links(self.path)
-        if self.is_run:
-            if not _looks_like_head(self.head):
+        if self.is_run or self.is_baseline:
+            if self.is_run and not _looks_like_head(self.head):
                 raise foreign(self.head)
+            if self.is_baseline and not _looks_like_head(self.baseline):
+                raise foreign(self.baseline)
+            what = "a baseline" if self.is_baseline else "a run"
             raise InputError(
-                f"this folder already holds a run. Continue it ({self.resume_command}), or choose "
+                f"this folder already holds {what}. Continue it ({self.resume_command}), or choose "
                 "another folder (--output).",
                 str(self.path),
                 kind="exists",
@@ -183,23 +198,29 @@ class RunFolder:
             "dropped": [asdict(one) for one in source.dropped],
             **more,
         }
+        self.write_data(source)
+        with writing(self.head):  # last: it makes the folder a run
+            write_json(self.head, content)
+
+    def write_data(self, source: Source) -> None:
+        """Write the split and the parsed data of the run."""
         with writing(self.split):
             write_json(self.split, _split_of(source), indent=None)
         with writing(self.worlds):
             keep_source(self.worlds, source)
-        with writing(self.head):  # last: it makes the folder a run
-            write_json(self.head, content)
 
     def record_data(self, data: DataConfig) -> None:
         """Record the new location of the data; the caller has checked that they are the same."""
-        content = self.read_head().content
+        path = self.baseline if self.is_baseline else self.head
+        content = checkpoint.read_json(path)
         content["config"]["data"] = asdict(data)
-        with writing(self.head):
-            write_json(self.head, content)
+        with writing(path):
+            write_json(path, content)
 
     def read_head(self) -> RunHead:
         """Read the description of the run; refuses formats of newer versions of nmln."""
         refuse_links(self.path)
+        refuse_baseline(self.path)
         if not self.is_run:
             raise InputError(
                 "there is no run in this folder. Start one with nmln train.",
@@ -207,21 +228,13 @@ class RunFolder:
                 kind="missing",
             )
         content = checkpoint.read_json(self.head)
-        written = content.get("format", 1)
-        version = str(content.get("nmln", "of an unknown version"))[:40]
-        if not isinstance(written, int) or written > checkpoint.FORMAT:
-            raise InputError(
-                f"this run was started in format {str(written)[:40]} by nmln {version}, but nmln "
-                f"{checkpoint.VERSION} reads formats up to {checkpoint.FORMAT}. Upgrade nmln.",
-                str(self.head),
-                kind="version",
-            )
+        version = check_format(content, self.head)
         try:
             kind, program = content["kind"], content["program"]
             if str(kind) not in get_args(Kind) or not isinstance(program, str):
                 raise TypeError("it must name a known kind of data and a program")
             config = configure(content["config"], str(self.head))
-            return RunHead(content, config, kind, program, _dropped_in(content))
+            return RunHead(content, config, kind, program, dropped_in(content))
         except InputError as error:
             if version == checkpoint.VERSION:
                 raise
@@ -323,6 +336,20 @@ class RunFolder:
         )
 
 
+def check_format(content: dict[str, Any], path: Path) -> str:
+    """The version that wrote the description of a run; refuses formats of newer ones."""
+    written = content.get("format", 1)
+    version = str(content.get("nmln", "of an unknown version"))[:40]
+    if not isinstance(written, int) or written > checkpoint.FORMAT:
+        raise InputError(
+            f"this run was started in format {str(written)[:40]} by nmln {version}, but nmln "
+            f"{checkpoint.VERSION} reads formats up to {checkpoint.FORMAT}. Upgrade nmln.",
+            str(path),
+            kind="version",
+        )
+    return version
+
+
 def foreign(path: Path) -> InputError:
     """The error for a file at a path that a run would write."""
     return InputError(
@@ -395,7 +422,7 @@ def _split_of(source: Source) -> dict[str, list[int]]:
     return {"train": source.train.tolist(), "test": source.test.tolist()}
 
 
-def _dropped_in(content: dict[str, Any]) -> tuple[Dropped, ...]:
+def dropped_in(content: dict[str, Any]) -> tuple[Dropped, ...]:
     """The dropped lines of the data of a run, by reason."""
     found = tuple(Dropped(**one) for one in content.get("dropped", ()))
     if not all(isinstance(one.count, int) for one in found):

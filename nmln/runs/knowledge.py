@@ -77,9 +77,9 @@ def begin(
 def _check_new(folder: Path) -> None:
     """Refuse a folder that holds a run, or a file that a run would replace."""
     refuse_links(folder)
-    if RunFolder(folder).is_run:
+    if RunFolder(folder).is_run or RunFolder(folder).is_baseline:
         raise InputError(
-            "this folder holds a run of nmln train. Name another one with --output.",
+            "this folder holds a run of nmln train or a baseline. Name another one with --output.",
             str(folder),
             kind="exists",
         )

@@ -26,11 +26,16 @@ def check_model(space: Space, levels: int, model: ModelConfig, copies: int = 1) 
     if POTENTIALS.named(model.potential).network is None:
         return 0
     numbers = _NUMBER * copies * levels * fewest_parameters(space, model)
-    each = numbers + _TENSORS * _TENSOR * model.layers
+    if model.sizes is None:
+        layers = model.layers
+        shape = f"model.layers={told(layers)} and model.hidden={told(model.hidden)}"
+    else:
+        layers = len(model.sizes)
+        shape = f"model.sizes of at most {told(max(model.sizes))} units"
+    each = numbers + _TENSORS * _TENSOR * layers
     return refuse_size(
         model.networks * each,
-        f"a model with model.networks={told(model.networks)}, model.layers={told(model.layers)} and "
-        f"model.hidden={told(model.hidden)} at {levels} levels",
+        f"a model with model.networks={told(model.networks)}, {shape} at {levels} levels",
         "Set the largest of them lower.",
     )
 

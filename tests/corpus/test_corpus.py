@@ -12,7 +12,7 @@ from tests.warm import Warm
 CASES = read_cases()
 VERBS = {
     "run", "train", "sample", "infer", "learn", "combine", "likelihood", "report", "evaluate", "data",
-    "kb", "reproduce",
+    "kb", "reproduce", "baseline",
 }  # fmt: skip
 
 

@@ -47,6 +47,7 @@ Status = Literal["valid", "normalised", "disconnected", "invalid"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 PARCEL = 1024  # worlds or lines handled at a time, here or by a worker
+FRAGMENTS = "several fragments"  # the reason by which texts of disconnected molecules are refused
 LONGEST = 4000  # characters of a SMILES; RDKit was seen to crash on those of 20,000 atoms
 _SHOWN = 80  # of them, in a message
 
@@ -324,7 +325,7 @@ def _refuse_kind(molecule: "Chem.Mol", smiles: str) -> Refusal | None:
             return Refusal("radical", f"{smiles} has an unpaired electron.")
     pieces = len(Chem.GetMolFrags(molecule))
     if pieces > 1:
-        return Refusal("several fragments", f"{smiles} has {pieces} fragments; a world is one.")
+        return Refusal(FRAGMENTS, f"{smiles} has {pieces} fragments; a world is one.")
     for bond in molecule.GetBonds():
         kind = bond.GetBondType()
         if kind not in bond_categories() and kind != Chem.BondType.AROMATIC:
