@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from nmln.config import PAPER_RATES, PRESETS, Config, configure, override, read_config
+from nmln.config import Config, configure, override, read_config
 from nmln.errors import InputError
+from nmln.presets import PAPER_RATES, PRESETS
 
 
 def test_a_file_goes_on_top_of_the_defaults(tmp_path: Path) -> None:
