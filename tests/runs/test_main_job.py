@@ -14,9 +14,10 @@ import typer
 
 from nmln.cli.common import settings_in
 from nmln.cli.run import _kept, _show
-from nmln.config import configure
+from nmln.config import DataConfig, configure
 from nmln.errors import InputError, InterruptedRunError
 from nmln.evaluation import Estimate
+from nmln.runs import data as sources
 from nmln.runs import pipeline, stream
 from nmln.runs import sample as sampling
 from nmln.runs import train as training
@@ -28,12 +29,26 @@ from tests.report.test_page import Reader
 from tests.runs.main_jobs import CHANGES, HOSTILE, MOLECULES, small, write_molecules
 from tests.runs.runs import equal, nmln, run_here, weights
 
+PARSED: list[object] = []
+
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> pipeline.JobOutcome:
-    """A whole job, to be looked at."""
-    folder = tmp_path_factory.mktemp("job")
-    return pipeline.run(folder / "out", small(write_molecules(folder)))
+    """A whole job, done once; what it parses is noted."""
+    folder, load = tmp_path_factory.mktemp("job"), sources.load
+
+    def noted(config: DataConfig) -> Source:
+        PARSED.append(config)
+        return load(config)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "load", noted)
+        return pipeline.run(folder / "out", small(write_molecules(folder)))
+
+
+@pytest.mark.usefixtures("done")
+def test_a_job_parses_its_data_once() -> None:
+    assert len(PARSED) == 1
 
 
 def page_of(outcome: pipeline.JobOutcome) -> str:
