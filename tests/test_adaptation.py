@@ -88,6 +88,7 @@ def pilot(ladder: Temperatures) -> tuple[float, ...]:
     return diagnose(recorder, ladder).rejections
 
 
+@pytest.mark.slow
 def test_pilot_runs_lead_to_equal_rejections() -> None:
     ladder = Temperatures((20.0, 1.2, 1.1, 1.05, 1.0))
     before = pilot(ladder)

@@ -29,6 +29,8 @@ from nmln.sampler import sample
 from nmln.space import Space
 from nmln.types import Evaluations, Info, Kernel, State, Sweep, Tuning
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 SPACE = Space(Language(Attribute("k", ("a",), tuple("xyz"))), {"a": 3})
 
 

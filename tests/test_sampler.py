@@ -30,6 +30,8 @@ from nmln.sampler import sample, snapshot
 from nmln.space import Space
 from nmln.types import Kernel, Potential, Sweep
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 SPACE = Space(Language(Attribute("k", ("a",), tuple("xyz"), value_sort="s")), {"a": 3})  # 27 worlds
 WORLDS = SPACE.enumerate()
 TARGET = (4 * torch.randn(27, generator=Generator().manual_seed(0), dtype=torch.float64)).softmax(0)

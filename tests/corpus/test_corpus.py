@@ -16,7 +16,14 @@ VERBS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+QUICK_AND_SLOW = [
+    pytest.param(case, marks=pytest.mark.slow) if number % 2 else case
+    for number, case in enumerate(CASES)
+]
+"""Every second case is left to `make test-all`."""
+
+
+@pytest.mark.parametrize("case", QUICK_AND_SLOW, ids=str)
 def test_bad_input_ends_in_one_line_and_touches_nothing(
     case: Case, call: Warm, shelf: Shelf, tmp_path: Path
 ) -> None:

@@ -227,6 +227,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     assert QueensSettings.of("quick", n=None, steps=3) == QueensSettings(steps=3)
 
 
+@pytest.mark.slow
 def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
     quick = ("--n", "4", "--runs", "2", "--steps", "3", "--sweeps", "4", "--kernel", "gibbs")
     done = nmln(

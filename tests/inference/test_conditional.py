@@ -257,6 +257,7 @@ def test_long_traces_are_averaged_and_keep_their_means() -> None:
     assert kept.mean((0, 1)) == pytest.approx(rows.mean((0, 1)))
 
 
+@pytest.mark.slow
 def test_chains_stop_when_the_errors_are_small_enough() -> None:
     asked = random_case(0).conditional
     rough = asked.marginals("mark", plan=Plan(chains=20, error=0.05), exactly=False)

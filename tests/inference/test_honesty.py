@@ -48,6 +48,7 @@ def z_scores(models: int) -> tuple[np.ndarray, np.ndarray]:
     return np.array(honest), np.array(naive)
 
 
+@pytest.mark.slow
 def test_sampled_marginals_of_a_few_models_agree_with_enumeration() -> None:
     scores, naive = z_scores(QUICK)
     assert len(scores) >= 50

@@ -16,6 +16,8 @@ from nmln.potentials.tempered import TemperedPotential
 from nmln.potentials.total import TotalPotential
 from nmln.space import Space
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 PROGRAM = parse_mln("""
 kind = {C, N, O}
 type(node, kind!)

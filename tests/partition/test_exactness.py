@@ -36,6 +36,8 @@ from tests.partition.models import (
     steered,
 )
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 @pytest.mark.parametrize("space", SPACES, ids=["boolean", "categories"])
 def test_ratios_from_recorded_chains_are_those_of_enumeration(space: Space) -> None:

@@ -15,6 +15,8 @@ from nmln.space import Space
 from tests.exact import count_true, distribution
 from tests.strategies import formulas, random_worlds, spaces
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 SMOKERS = """
 smokes(person)
 cancer(person)

@@ -18,6 +18,8 @@ from nmln.report.summary import write_summary
 from nmln.sampler import sample
 from nmln.space import Space
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 SPACE = Space(Language(predicate("up", "site")), {"site": 10})
 
 
@@ -63,6 +65,7 @@ def test_the_page_says_what_is_wrong_and_needs_nothing_else(
     assert written[2].read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_same_diagnostics_give_the_same_files(tmp_path: Path) -> None:
     diagnostics = found(4.0, 1.0)
     one, other = (write_summary(tmp_path / name / "run.html", diagnostics) for name in "ab")

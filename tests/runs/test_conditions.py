@@ -16,6 +16,8 @@ from nmln.runs.conditions import Conditions, read_formula
 from nmln.runs.stream import SamplingJob, SamplingSettings
 from tests.runs.sampling_runs import begin, make_run, read, run, summary
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 __all__ = ["run"]  # a fixture
 
 

@@ -37,6 +37,7 @@ def write_sets(folder: Path) -> None:
     (folder / "counts.csv").write_text("smiles,count\n" + "".join(f"{s},5\n" for s in TRAIN))
 
 
+@pytest.mark.slow
 def test_several_files_give_one_figure_and_all_numbers(tmp_path: Path) -> None:
     write_sets(tmp_path)
     done = command(

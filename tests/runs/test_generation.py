@@ -31,6 +31,8 @@ from tests.runs.sampling_runs import (
     summary,
 )
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 __all__ = ["run"]  # a fixture
 
 
@@ -142,7 +144,7 @@ def interrupted(run: Path, name: str, stops: list[int], save_every: float, **wis
 
 
 @pytest.mark.parametrize("block", [50, 4])
-@pytest.mark.parametrize("save_every", [0.0, 0.02])
+@pytest.mark.parametrize("save_every", [0.0, pytest.param(0.02, marks=pytest.mark.slow)])
 def test_sampling_that_breaks_down_ends_with_the_same_files(
     run: Path, monkeypatch: pytest.MonkeyPatch, block: int, save_every: float
 ) -> None:

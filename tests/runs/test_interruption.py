@@ -62,6 +62,7 @@ def kill_and_resume(folder: Path, times: int, steps: int, seed: int) -> tuple[Pa
     return run, amid
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_where_the_undisturbed_one_does(people: Path) -> None:
     undisturbed = whole_run(people, training__steps=60)
     killed, _ = kill_and_resume(people.parent, 1, steps=60, seed=0)

@@ -23,6 +23,8 @@ from nmln.runs import likelihood
 from nmln.space import Space
 from tests.runs.runs import SMALL, settings, whole_run
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 SMILES = [
     *("CCCC", "CCCO", "CCOC", "CC(C)C", "CC(C)O", "C1CCC1", "C1CCO1", "C=CC=C"),
     *("CC(C)=O", "CC(=O)O", "C#CCO", "CC#CC", "OCCO"),

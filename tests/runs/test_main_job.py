@@ -29,6 +29,8 @@ from tests.report.test_page import Reader
 from tests.runs.main_jobs import CHANGES, HOSTILE, MOLECULES, small, write_molecules
 from tests.runs.runs import equal, nmln, run_here, weights
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 PARSED: list[object] = []
 
 
@@ -267,6 +269,7 @@ def test_a_stopped_job_names_the_command_that_continues_all_of_it(
         assert ("continue the whole job with: nmln run" in capfd.readouterr().err) == hint
 
 
+@pytest.mark.slow
 def test_the_page_does_not_promise_the_same_samples_of_other_processes(
     done: pipeline.JobOutcome, tmp_path: Path
 ) -> None:
@@ -312,6 +315,7 @@ def test_two_processes_do_the_whole_job(tmp_path: Path) -> None:
     assert "In short" in (folder / "report.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("plain")
 def test_sampling_that_was_begun_is_gone_on_with(done: pipeline.JobOutcome, tmp_path: Path) -> None:
     folder = tmp_path / "out"

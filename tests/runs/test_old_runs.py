@@ -77,7 +77,7 @@ def test_a_combined_model_is_sampled_and_not_trained(old: Path) -> None:
     assert sampling.run(old / "both", 4, old / "drawn", chains=2, burn_in=1).count == 4
     with pytest.raises(InputError, match="was combined"):
         training.resume(old / "both")
-    with pytest.raises(InputError, match="other data"):
+    with pytest.raises(InputError, match="the data and the split"):
         combining.combine([old / "both", old / "molecules"], old / "all")
 
 

@@ -124,6 +124,7 @@ class TestShipped:
         for word in ("nmln ", "valid", "nats", "licence"):
             assert word in card.lower()
 
+    @pytest.mark.slow
     def test_its_molecules_are_valid(self) -> None:
         model = nmln.Model.pretrained("pubchem-10")
         data = datasets.load("pubchem-10")

@@ -70,6 +70,7 @@ def test_the_files_are_named_as_asked(run: Path) -> None:
         assert len(read_graphs(run.parent / "v1.2")) == 14
 
 
+@pytest.mark.slow
 def test_pages_are_named_like_the_samples(tmp_path: Path) -> None:
     run = make_world_run(tmp_path / "run")
     found = sampling.run(run, 8, tmp_path / "v1.2", burn_in=1, chains=2)

@@ -14,6 +14,8 @@ from nmln.distributed import Ranks
 from tests.runs.runs import equal, nmln, weights, write_config, write_worlds
 from tests.training.test_trainer import same, trainer, untimed
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 class Meeting:
     """Where threads lay down what they have and take what all have laid down."""

@@ -14,6 +14,8 @@ from nmln.space import Space
 from nmln.training import DivergenceError, Metrics, Return, Trainer, train
 from nmln.training.loop import Guard
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 SPACE = Space(Language(predicate("edge", "node", "node", symmetric=True)), {"node": 4})
 GOOD_EVERY = 4
 

@@ -11,6 +11,8 @@ from nmln.space import Space
 from nmln.training.weights import Learned, Recipe, learn_weights
 from tests.exact import distribution
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 TEXT = """
 smokes(person)
 cancer(person)
