@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmln.cli.common import Data, Seed, bar, examples, one_thread, seed_option, settings_in
+from nmln.cli.common import Data, Seed, Size, bar, examples, one_thread, seed_option, settings_in
 from nmln.dropped import dropped_lines
 from nmln.errors import InputError
 from nmln.extras import require
@@ -67,16 +67,7 @@ def train(
     updates: Annotated[
         int | None, typer.Option(help="Number of updates, instead of --minutes.")
     ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(
-            "--size",
-            "--nodes",
-            min=1,
-            help="Use only molecules with exactly this many heavy atoms. Required if the data have "
-            "several sizes.",
-        ),
-    ] = None,
+    size: Size = None,
     seed: Annotated[int | None, seed_option("Random seed.", show_default="0")] = None,
     change: Annotated[
         list[str] | None,

@@ -38,6 +38,16 @@ Data = Annotated[
     str | None,
     typer.Option("--data", help="New location of the run's data, if the file has moved."),
 ]
+Size = Annotated[
+    int | None,
+    typer.Option(
+        "--size",
+        "--nodes",
+        min=1,
+        help="Use only molecules with exactly this many heavy atoms. Required if the data have "
+        "several sizes.",
+    ),
+]
 Output = Annotated[Path, typer.Option(help="Folder for the results.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output file.")]
 

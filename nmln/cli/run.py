@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import one_thread, seed_option, settings_in, spinner
+from nmln.cli.common import Size, one_thread, seed_option, settings_in, spinner
 from nmln.cli.processes import check_processes, cores, stoppable
 from nmln.cli.stages import perform
 from nmln.errors import InterruptedRunError
@@ -31,16 +31,7 @@ def run(
     data: Annotated[
         str, typer.Option(help="A named set of molecules, or a .smi or .csv file.")
     ] = "pubchem-10",
-    size: Annotated[
-        int | None,
-        typer.Option(
-            "--size",
-            "--nodes",
-            min=1,
-            help="Use only molecules with exactly this many heavy atoms. Required if the data have "
-            "several sizes.",
-        ),
-    ] = None,
+    size: Size = None,
     minutes: Annotated[
         float | None,
         typer.Option(
