@@ -106,7 +106,7 @@ def corpus(workers: Workers) -> dict[str, Any]:
     }
 
 
-def told(trials: list[Trial]) -> dict[str, int]:
+def in_digits(trials: list[Trial]) -> dict[str, int]:
     for trial in trials:
         if not trial.fine:
             print(trial)
@@ -135,7 +135,7 @@ def faults(workers: Workers, every: int) -> dict[str, Any]:
         trials = workers.all(
             lambda item, call, shelf, place, e=expected: disturb(e, *item, call, shelf, place), work
         )
-        by_verb[expected.verb.name] = {"operations": count, **told(trials)}
+        by_verb[expected.verb.name] = {"operations": count, **in_digits(trials)}
         print(expected.verb.name, by_verb[expected.verb.name], flush=True)
     return {**_sums(by_verb.values()), "by verb": by_verb}
 
@@ -151,7 +151,7 @@ def killed(workers: Workers) -> dict[str, Any]:
         trials = workers.all(
             lambda n, call, shelf, place, p=plan: kills.kill(p, n, call, shelf, place), range(count)
         )
-        by_verb[verb.name] = told(trials)
+        by_verb[verb.name] = in_digits(trials)
         print(verb.name, by_verb[verb.name], flush=True)
     return {**_sums(by_verb.values()), "by verb": by_verb}
 

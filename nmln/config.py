@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from nmln.errors import InputError, placed
 from nmln.files import check_readable
-from nmln.memory import told
+from nmln.memory import in_digits
 from nmln.presets import PRESETS
 
 SEEDS = ("data.split_seed", "model.seed", "training.seed")
@@ -345,7 +345,7 @@ def _coerce(value: Any, hint: Any, name: str, source: str | None) -> Any:
         if hint is int and not -_WHOLE <= value < _WHOLE:
             least = "0" if name in SEEDS else "-2^63"
             raise InputError(
-                f"{name} must be between {least} and 2^63 - 1, got {told(value)}.",
+                f"{name} must be between {least} and 2^63 - 1, got {in_digits(value)}.",
                 source,
                 token=name,
             )

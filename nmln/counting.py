@@ -7,7 +7,7 @@ from jaxtyping import Int64, Integer
 from torch import Tensor
 
 from nmln.errors import InputError
-from nmln.memory import told
+from nmln.memory import in_digits
 
 Radices = Int64[Tensor, " digits"]
 
@@ -32,10 +32,10 @@ def _distinct(radices: Radices) -> tuple[Tensor, Tensor]:
     return radices.unique(return_counts=True)
 
 
-def told_worlds(radices: Radices) -> str:
+def worlds_text(radices: Radices) -> str:
     """How many worlds there are, for a reader: `1,048,576` or `about 10^4,516`."""
     logs = log_number_of(radices)
-    return told(number_of(radices)) if logs < 80 else f"about 10^{int(logs / log(10)):,}"
+    return in_digits(number_of(radices)) if logs < 80 else f"about 10^{int(logs / log(10)):,}"
 
 
 def more_than(radices: Radices, limit: int) -> bool:
@@ -52,7 +52,7 @@ def refuse_overflow(radices: Radices) -> None:
     """An index of a world must fit into 63 bits."""
     if more_than(radices, 2**63 - 1):
         raise InputError(
-            f"there are {told_worlds(radices)} worlds, too many for an index. Use space.pack(worlds) as "
+            f"there are {worlds_text(radices)} worlds, too many for an index. Use space.pack(worlds) as "
             "a key.",
             kind="size",
         )
@@ -62,7 +62,7 @@ def count_up(radices: Radices, limit: int, dtype: torch.dtype) -> Integer[Tensor
     """All numbers in mixed radix, in order; refused if there are more than `limit`."""
     if more_than(radices, limit):
         raise InputError(
-            f"there are {told_worlds(radices)} worlds, too many to enumerate (the limit is {limit:,}). "
+            f"there are {worlds_text(radices)} worlds, too many to enumerate (the limit is {limit:,}). "
             "Observe more groups, take fewer constants, or sample instead.",
             kind="size",
         )

@@ -29,15 +29,15 @@ Kind = Literal[
 
 # Characters that end a line, move the cursor or turn the direction of writing in some terminal.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_MOST_TOLD = 2_000  # characters of a message; names in received files have any length
+_MOST_SHOWN = 2_000  # characters of a message; names in received files have any length
 
 
 def one_line(text: str) -> str:
     """A text for a message: control characters escaped, the middle of a very long one left out."""
-    told = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-    if len(told) > _MOST_TOLD:
-        told = f"{told[: _MOST_TOLD // 2]} […] {told[-_MOST_TOLD // 2 :]}"
-    return told
+    shown = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    if len(shown) > _MOST_SHOWN:
+        shown = f"{shown[: _MOST_SHOWN // 2]} […] {shown[-_MOST_SHOWN // 2 :]}"
+    return shown
 
 
 class InputError(ValueError):

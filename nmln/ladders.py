@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.memory import refuse_size, told
+from nmln.memory import in_digits, refuse_size
 from nmln.noise import check_rate, corrupt
 from nmln.space import Space
 from nmln.types import Values
@@ -127,7 +127,9 @@ class Temperatures:
                 f"temperatures must fall from more than 1 to 1 over at least one level, got hottest "
                 f"{hottest} and levels {levels}. Raise hottest, or take one level."
             )
-        refuse_size(_LEVEL * levels, f"a ladder of {told(levels)} levels", "Take fewer levels.")
+        refuse_size(
+            _LEVEL * levels, f"a ladder of {in_digits(levels)} levels", "Take fewer levels."
+        )
         return Temperatures((*(hottest ** (1 - i / (levels - 1)) for i in range(levels - 1)), 1.0))
 
     def __len__(self) -> int:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from nmln.errors import InputError
 from nmln.language import Domain, Language, misplaced, quote, quote_constant
-from nmln.memory import refuse_size, told
+from nmln.memory import in_digits, refuse_size
 
 
 class GroundAtom(NamedTuple):
@@ -424,7 +424,7 @@ def expand_templates(
     copies = prod(map(len, choices))
     refuse_size(
         _COPY * copies,
-        f"{str(weighted)[:200]}, which stands for {told(copies)} formulas,",
+        f"{str(weighted)[:200]}, which stands for {in_digits(copies)} formulas,",
         "Mark fewer variables with '+'.",
     )
     return [

@@ -22,20 +22,20 @@ def refuse_size(needed: int, what: str, cure: str) -> int:
     there = machine_memory()
     if needed > SHARE * there:
         raise InputError(
-            f"{what} needs at least {told_bytes(needed)} of memory, but the machine has "
-            f"{told_bytes(there)}. {cure}",
+            f"{what} needs at least {bytes_text(needed)} of memory, but the machine has "
+            f"{bytes_text(there)}. {cure}",
             kind="size",
         )
     return needed
 
 
-def told_bytes(number: int) -> str:
+def bytes_text(number: int) -> str:
     """A number of bytes for a reader: `1.5 GiB`; powers of ten where that would be long."""
     gib = number / 2**30 if number < 2**100 else float("inf")
-    return f"{gib:,.1f} GiB" if gib < 2**20 else f"{told(number).removeprefix('about ')} bytes"
+    return f"{gib:,.1f} GiB" if gib < 2**20 else f"{in_digits(number).removeprefix('about ')} bytes"
 
 
-def told(number: int) -> str:
+def in_digits(number: int) -> str:
     """A whole number of any length for a reader: with all digits up to 15 of them, else as a power.
 
     Python refuses to print numbers of more than 4300 digits.

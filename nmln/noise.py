@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float, Float64, Int64, Integer
 from torch import Generator, Tensor
 
-from nmln.counting import more_than, told_worlds
+from nmln.counting import more_than, worlds_text
 from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.memory import refuse_size, told
+from nmln.memory import in_digits, refuse_size
 from nmln.space import Space
 from nmln.types import Values, Worlds
 
@@ -66,7 +66,8 @@ def refuse_chains(space: Space, levels: int, chains: int) -> None:
     """Refuse more chains than the memory holds, before any is made."""
     refuse_size(
         levels * chains * space.groups * (16 + space.dtype.itemsize),
-        f"{told(chains)} chains at {told(levels)} levels, over {told(space.groups)} groups,",
+        f"{in_digits(chains)} chains at {in_digits(levels)} levels, over {in_digits(space.groups)} "
+        "groups,",
         "Take fewer chains or levels.",
     )
 
@@ -271,7 +272,7 @@ def _enumerable(space: Space, evidence: Evidence | None, rate: float, limit: int
     counts = _counts(space, evidence)
     if more_than(counts, limit):
         raise InputError(
-            f"there are {told_worlds(counts)} worlds, too many for an exact channel (the limit is "
+            f"there are {worlds_text(counts)} worlds, too many for an exact channel (the limit is "
             f"{limit:,}). Observe more groups, or take fewer constants.",
             kind="size",
         )

@@ -21,7 +21,7 @@ from nmln.counting import count_up, number_of, refuse_overflow, strides
 from nmln.errors import InputError
 from nmln.language import Attribute, Language
 from nmln.logic import GroundAtom
-from nmln.memory import CONSTANT, machine_memory, told
+from nmln.memory import CONSTANT, in_digits, machine_memory
 from nmln.types import Entries, Worlds
 
 _CHUNK = 256  # worlds encoded at a time, so that the output stays in the cache
@@ -69,9 +69,9 @@ class Measure:
 
     def __str__(self) -> str:
         return (
-            f"{told(self.groups)} groups, {told(self.atoms)} ground atoms, "
-            f"{told(self.bytes_per_world)} bytes per world ({told(self.bytes_one_hot)} as a one-hot "
-            "vector)"
+            f"{in_digits(self.groups)} groups, {in_digits(self.atoms)} ground atoms, "
+            f"{in_digits(self.bytes_per_world)} bytes per world ({in_digits(self.bytes_one_hot)} as a "
+            "one-hot vector)"
         )
 
 
@@ -132,8 +132,8 @@ class Space:
         needed = size.bytes_per_world + size.bytes_one_hot + size.bytes_tables
         if needed > memory:
             raise InputError(
-                f"this domain is too large: {size}; {told(needed)} bytes with the index tables, but "
-                f"{memory:,} may be used. Take fewer constants, or split the world into parts.",
+                f"this domain is too large: {size}; {in_digits(needed)} bytes with the index tables, "
+                f"but {memory:,} may be used. Take fewer constants, or split the world into parts.",
                 kind="size",
             )
 
@@ -338,7 +338,7 @@ class Space:
 
     @property
     def number_of_worlds(self) -> int:
-        """The exact number of worlds, of any length: print it with `told_worlds(space.sizes)`."""
+        """The exact number of worlds, of any length: print it with `worlds_text(space.sizes)`."""
         return number_of(self.sizes)
 
     def enumerate(self, limit: int = 2**24) -> Integer[Tensor, "worlds groups"]:

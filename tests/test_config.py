@@ -9,7 +9,7 @@ from nmln.errors import InputError
 from nmln.presets import PAPER_RATES, PRESETS
 
 
-def test_a_file_goes_on_top_of_the_defaults(tmp_path: Path) -> None:
+def test_a_file_is_laid_over_the_defaults(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(
         "[ladder]\nrates = [0.2, 0.1]\n[chains]\nmoves = 3\n[optimiser]\nlearning_rate = 1\n"

@@ -254,7 +254,7 @@ def test_a_gap_in_the_ladder_is_named_with_a_rate() -> None:
     assert any("insert a level near 0.0071" in text for text in found.findings())
 
 
-def test_a_target_that_stands_still_is_told() -> None:
+def test_a_target_that_stands_still_is_reported() -> None:
     space = Space(Language(predicate("p", "a")), {"a": 10})
     steep = OneHotPotential(space, lambda onehot: 80 * (onehot[..., 1::2].sum(-1) - 5).abs())
     statistics = {"up": lambda values: values.sum(-1)}

@@ -205,7 +205,7 @@ def test_a_forbidden_world_is_never_taken_over() -> None:
     assert found.info.probabilities.eq(0).all()
 
 
-def test_one_level_has_nobody_to_swap_with() -> None:
+def test_one_level_has_no_neighbour_to_swap_with() -> None:
     potential = tabled(TABLE[:1])
     values = WORLDS[None]
     found = exchange(potential, state_of(potential, values), start_walkers(values), 0, Generator())

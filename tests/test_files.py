@@ -37,7 +37,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_debris(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_an_error_tells_its_place() -> None:
+def test_an_error_names_its_place() -> None:
     error = InputError("wrong.", token="b").at("f.db", 7, "ab(\n b)")
     assert str(error) == "f.db:8:2: wrong."
     assert (error.line, error.column) == (8, 2)

@@ -40,7 +40,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
 
-def told(*arguments: str) -> str:
+def error_of(*arguments: str) -> str:
     """What a mistake is answered with."""
     result = run(*arguments)
     assert isinstance(result.exception, InputError), result.output
@@ -59,7 +59,7 @@ def ask(*arguments: str) -> str:
     return result.output
 
 
-def test_marginals_are_told_and_written(here: Path) -> None:
+def test_marginals_are_reported_and_written(here: Path) -> None:
     output = ask("-e", "evidence.db", "-q", "Cancer,Friends/2", "-o", "result.db")
     assert "Exact: 128 worlds enumerated." in output
     assert "7 groups are free" in output
@@ -132,31 +132,33 @@ def test_formulas_are_added_up(here: Path) -> None:
 
 def test_bad_input_gets_one_clear_line(here: Path) -> None:
     model = ("infer", "-i", "model.mln")
-    assert "unknown predicate Cancr" in told(*model, "-q", "Cancr")
-    assert "the query is empty" in told(*model)
-    assert "the query is empty" in told(*model, "-q", " ")
-    assert "one thing at a time" in told(*model, "-q", "Cancer", "--map")
+    assert "unknown predicate Cancr" in error_of(*model, "-q", "Cancr")
+    assert "the query is empty" in error_of(*model)
+    assert "the query is empty" in error_of(*model, "-q", " ")
+    assert "one thing at a time" in error_of(*model, "-q", "Cancer", "--map")
     (here / "against.db").write_text(
         "Cancer(Anna)\nFriends(Anna, Bob)\nCancer(Bob)\n!Smokes(Anna)\n!Smokes(Bob)\n"
     )
-    assert "hard formula !(Cancer(x) ^" in told(*model, "-e", "against.db", "-q", "Smokes")
+    assert "hard formula !(Cancer(x) ^" in error_of(*model, "-e", "against.db", "-q", "Smokes")
     (here / "twice.db").write_text("0.8 Smokes(Anna)\n\n0.3 Smokes(Anna)\n")
-    message = told(*model, "-e", "twice.db", "-q", "Smokes")
+    message = error_of(*model, "-e", "twice.db", "-q", "Smokes")
     assert message.startswith("twice.db:3: Smokes(Anna) is reported twice, with 0.8 and 0.3")
     (here / "settled.db").write_text("!Smokes(Anna)\n0.3 Smokes(Anna)\n")
-    assert "settled.db:2: " in told(*model, "-e", "settled.db", "-q", "Smokes")
+    assert "settled.db:2: " in error_of(*model, "-e", "settled.db", "-q", "Smokes")
     (here / "over.db").write_text("1.3 Smokes(Anna)\n")
-    assert "over.db:1: the probability of a report" in told(*model, "-e", "over.db", "-q", "Smokes")
+    assert "over.db:1: the probability of a report" in error_of(
+        *model, "-e", "over.db", "-q", "Smokes"
+    )
     (here / "strange.db").write_text("Smokes(Zoe)\n")
-    assert "strange.db:1:" in told(*model, "-e", "strange.db", "-q", "Smokes")
-    assert "closed and open" in told(*model, "-q", "Smokes", "-cw", "Cancer", "-ow", "Cancer")
-    assert "unknown predicate Drinks" in told(*model, "-q", "Smokes", "-cw", "Drinks")
-    assert ".db, .csv or .json" in told(*model, "-q", "Smokes", "-o", "out.txt")
-    assert "is neither" in told("infer", "-i", "nothing", "-q", "Smokes")
-    assert "no such file" in told("infer", "-i", "nothing.mln", "-q", "Smokes")
+    assert "strange.db:1:" in error_of(*model, "-e", "strange.db", "-q", "Smokes")
+    assert "closed and open" in error_of(*model, "-q", "Smokes", "-cw", "Cancer", "-ow", "Cancer")
+    assert "unknown predicate Drinks" in error_of(*model, "-q", "Smokes", "-cw", "Drinks")
+    assert ".db, .csv or .json" in error_of(*model, "-q", "Smokes", "-o", "out.txt")
+    assert "is neither" in error_of("infer", "-i", "nothing", "-q", "Smokes")
+    assert "no such file" in error_of("infer", "-i", "nothing.mln", "-q", "Smokes")
     large = "person = {1, ..., 200000}\nFriends(person, person)\n1 Friends(x, y)\n"
     (here / "large.mln").write_text(large)
-    assert "this domain is too large" in told("infer", "-i", "large.mln", "-q", "Friends")
+    assert "this domain is too large" in error_of("infer", "-i", "large.mln", "-q", "Friends")
 
 
 def test_it_runs_as_a_module_and_ends_without_a_traceback(here: Path) -> None:
@@ -214,8 +216,8 @@ def test_learning_refuses_what_it_cannot_use(here: Path) -> None:
     (here / "train.db").write_text("Smokes(Anna)\n")
     (here / "bare.mln").write_text("Smokes(person)\n")
     learn = ("learn", "-t", "train.db")
-    assert "no formula in this file" in told(*learn, "-i", "bare.mln")
-    assert "end with .mln" in told(*learn, "-i", "model.mln", "-o", "out.db")
+    assert "no formula in this file" in error_of(*learn, "-i", "bare.mln")
+    assert "end with .mln" in error_of(*learn, "-i", "model.mln", "-o", "out.db")
     (here / "broken.db").write_text("Cancer(Anna)\nFriends(Anna, Bob)\nCancer(Bob)\n")
-    broken = told("learn", "-t", "broken.db", "-i", "model.mln")
+    broken = error_of("learn", "-t", "broken.db", "-i", "model.mln")
     assert "world 0 of the data violates the hard formula" in broken

@@ -274,7 +274,7 @@ def test_step_sizes_adapt_while_warming_up_and_then_stay() -> None:
     assert runs[0].kernels == ("DiscreteLangevin", "Gibbs")
 
 
-def test_a_run_resumed_while_it_warms_up_goes_on_bit_for_bit() -> None:
+def test_a_run_resumed_while_it_warms_up_continues_bit_for_bit() -> None:
     potential, kernel = noised_levels(), DiscreteLangevin(SPACE)
     whole = list(sample(potential, kernel, starts(5), 12, Generator().manual_seed(3), warm_up=9))
     rng = Generator().manual_seed(3)

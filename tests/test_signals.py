@@ -132,7 +132,7 @@ def test_a_search_for_what_cannot_be_found_gives_way(
     assert calls <= 4
 
 
-def test_a_search_that_is_not_asked_goes_on(contradiction: BasePotential) -> None:
+def test_a_search_that_is_not_asked_continues(contradiction: BasePotential) -> None:
     give_way()
     with interruption(alone=True):
         give_way()

@@ -23,7 +23,7 @@ from nmln.knowledge.settings import KnowledgeSettings, expected_bytes
 from nmln.ladders import Temperatures
 from nmln.language import Language, predicate
 from nmln.logic import DEEPEST, Atom, Not, Variable, WeightedFormula, nesting
-from nmln.memory import is_out_of_memory, machine_memory, refuse_size, told_bytes
+from nmln.memory import bytes_text, is_out_of_memory, machine_memory, refuse_size
 from nmln.model import Model
 from nmln.noise import uniform
 from nmln.partition import annealed
@@ -250,8 +250,8 @@ def test_every_way_in_which_torch_says_so_is_known(size: int) -> None:
 
 
 def test_memory_in_words() -> None:
-    assert told_bytes(3 * 2**29) == "1.5 GiB"
-    assert told_bytes(10**30) == "10^30 bytes"
+    assert bytes_text(3 * 2**29) == "1.5 GiB"
+    assert bytes_text(10**30) == "10^30 bytes"
     assert refuse_size(10, "this", "Less.") == 10
     assert machine_memory() > 2**20
     assert memory.machine_memory() == 2**34

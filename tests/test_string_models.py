@@ -211,7 +211,7 @@ def row_and_samples(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Pat
     return row, folder / "samples" / strings.SAMPLES
 
 
-def test_every_attempt_is_kept_and_told(row_and_samples: tuple[dict, Path]) -> None:
+def test_every_attempt_is_kept_and_reported(row_and_samples: tuple[dict, Path]) -> None:
     row, path = row_and_samples
     (kept,) = read_samples(path, size=3)
     assert row["samples"] == kept.counts.attempts == 300

@@ -77,7 +77,7 @@ def test_an_impossible_literal_is_refused_and_pointed_at(literal: Literal, messa
     assert caught.value.index == 2
 
 
-def test_an_exclusive_attribute_without_none_must_be_told() -> None:
+def test_an_exclusive_attribute_without_none_must_be_declared() -> None:
     with pytest.raises(InputError, match=r"no value is given for lives\(Bob\).*Rome, Oslo"):
         from_atoms(SPACE, HOMES[:1])
 

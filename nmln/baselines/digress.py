@@ -242,9 +242,9 @@ class Digress(GraphGenerator):
         bonds = self.graphs.symmetric(pairs)
         orders = (bonds @ torch.arange(BOND_KINDS, dtype=bonds.dtype)).long()
         extra, whole = self.features(worlds[:, : self.graphs.nodes], orders)
-        told = torch.cat(((times.double() / self.settings.times)[:, None], whole), -1)
+        features = torch.cat(((times.double() / self.settings.times)[:, None], whole), -1)
         nodes = torch.cat((kinds, extra.to(kinds.dtype)), -1)
-        of_nodes, of_pairs = self.network(nodes, bonds, told.to(kinds.dtype))
+        of_nodes, of_pairs = self.network(nodes, bonds, features.to(kinds.dtype))
         return of_nodes, of_pairs[:, *self.graphs.pairs]
 
     def denoise(self, worlds: Kinds, times: Int64[Tensor, " graphs"]) -> Guess:

@@ -153,13 +153,13 @@ def _note(text: str) -> None:
 
 def _telling(tell: Callable[[int, int], None]) -> Callable[[int, int, float], None]:
     """A watcher that moves a bar on a terminal, and otherwise prints a line every 20 seconds."""
-    told = time.monotonic()
+    shown_at = time.monotonic()
 
     def watch(done: int, total: int, loss: float) -> None:
-        nonlocal told
+        nonlocal shown_at
         tell(done, total)
-        if not sys.stderr.isatty() and time.monotonic() - told > 20:
-            told = time.monotonic()
+        if not sys.stderr.isatty() and time.monotonic() - shown_at > 20:
+            shown_at = time.monotonic()
             typer.echo(f"update {done:,} of {total:,}, loss {loss:.3f}", err=True)
 
     return watch
@@ -238,9 +238,9 @@ def likelihood(
 
     with bar("measuring") as tell:
         found = runs.likelihood(run, most, seed, data, tell)
-    told = ", ".join(f"{part} {_mean(found, f'{part}_molecules')}" for part in ("train", "test"))
+    shown = ", ".join(f"{part} {_mean(found, f'{part}_molecules')}" for part in ("train", "test"))
     bound = "" if found["exact"] else ", lower bound"
-    typer.echo(f"mean log-probability, nats per molecule{bound}: {told}")
+    typer.echo(f"mean log-probability, nats per molecule{bound}: {shown}")
     typer.echo(f"Written: {run / 'likelihood.json'}")
 
 

@@ -26,12 +26,12 @@ data = typer.Typer(help="Inspect data files, and download public data sets.", no
 
 
 @contextmanager
-def _stopping(told: str) -> Iterator[None]:
+def _stopping(shown: str) -> Iterator[None]:
     """Report an interruption by Ctrl-C in one line, with what is kept."""
     try:
         yield
     except KeyboardInterrupt:
-        raise InterruptedRunError(told) from None
+        raise InterruptedRunError(shown) from None
 
 
 @data.command(
@@ -159,8 +159,8 @@ def fetch(
             f"{source.name}-9. To list the sizes: nmln data info {source.name}"
         )
         return
-    told = f"stopped. {source.file} is kept; run the same command to filter it."
-    with _stopping(told), _bar(f"filtering {source.file}") as watch:
+    shown = f"stopped. {source.file} is kept; run the same command to filter it."
+    with _stopping(shown), _bar(f"filtering {source.file}") as watch:
         selected = downloads.select(source, size, processes or cores(), watch)
     if selected is not None:
         _tell_selected(f"{source.name}-{size}", selected)

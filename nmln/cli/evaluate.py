@@ -141,13 +141,13 @@ def _level(text: str | None) -> int | Literal["all"] | None:
 
 def _reasons(outcome: "EvaluationOutcome") -> list[str]:
     """The most frequent reason why the samples of a file are invalid, for files without a valid one."""
-    told = []
+    shown = []
     for one in outcome.evaluated:
         if one.refused and not one.found.samples.valid:
             why = one.refused[0]
             share = f"{why.count:,} of {one.found.samples.attempts:,} attempts"
-            told.append(f"{one.source}:{why.line}: {why.reason} ({share}): {why.example}")
-    return told
+            shown.append(f"{one.source}:{why.line}: {why.reason} ({share}): {why.example}")
+    return shown
 
 
 def _show(outcome: "EvaluationOutcome") -> None:
@@ -265,16 +265,16 @@ def _nats(numbers: "dict[str, Any] | None") -> str:
     if not isinstance(value, int | float):
         return "-"
     bound = "at least " if (numbers or {}).get("exact") is False else ""
-    told = f"{bound}{value:.2f}" + (f" +- {error:.2f}" if isinstance(error, int | float) else "")
+    shown = f"{bound}{value:.2f}" + (f" +- {error:.2f}" if isinstance(error, int | float) else "")
     ends = [(numbers or {}).get(name) for name in ("log_z", "log_z_least", "log_z_most")]
     if not all(isinstance(end, int | float) for end in ends):
-        return told
+        return shown
     from rich.markup import escape
 
     from nmln.runs.likelihood import by_log_z
 
     least, most = by_log_z(numbers or {}, "test_molecules")
-    return escape(f"{told} [{least:.2f}, {most:.2f}]")
+    return escape(f"{shown} [{least:.2f}, {most:.2f}]")
 
 
 def _unique(draws: int) -> Callable[["Evaluated"], str]:

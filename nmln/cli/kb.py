@@ -210,7 +210,7 @@ class KnowledgeDisplay:
         self.live = self.console.is_terminal
         self.bar = Progress(console=self.console, transient=True, disable=not self.live)
         self.minutes, self.epochs = job.settings.minutes, job.settings.epochs
-        self.told = time.monotonic()
+        self.shown_at = time.monotonic()
 
     def __enter__(self) -> "KnowledgeDisplay":
         self.bar.__enter__()
@@ -225,8 +225,8 @@ class KnowledgeDisplay:
         best = "" if step.best is None else f", best validation MRR {step.best:.3f}"
         text = f"epoch {step.epoch}, loss {step.loss:.3f}{best}"
         self.bar.update(self.task, completed=min(1.0, share), description=text)
-        if not self.live and time.monotonic() - self.told > 20:
-            self.told = time.monotonic()
+        if not self.live and time.monotonic() - self.shown_at > 20:
+            self.shown_at = time.monotonic()
             self.console.print(f"{text}, {step.seconds:.0f} s", markup=False)
 
 

@@ -112,11 +112,11 @@ def _tell(found: "Learned") -> None:
     for formula, weight, error in zip(found.formulas, found.weights, found.errors, strict=False):
         typer.echo(f"{weight:9.4f} +- {error:.4f}  {formula.formula}")
     how = "all worlds enumerated" if found.exact else "model expectations from chains"
-    told = (
+    shown = (
         ""
         if found.log_likelihood is None
         else f", log-likelihood {found.log_likelihood:.4f} per world"
     )
-    typer.echo(f"{found.updates} updates, {how}{told}.")
+    typer.echo(f"{found.updates} updates, {how}{shown}.")
     for warning in found.warnings:
         warn(warning)

@@ -120,7 +120,7 @@ def _private_folder() -> Iterator[Path]:
 
 
 def _start(stage: str, rank: int, count: int, private: Path) -> subprocess.Popen[bytes]:
-    told = {
+    variables = {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(count),
@@ -133,7 +133,7 @@ def _start(stage: str, rank: int, count: int, private: Path) -> subprocess.Popen
     at_home = Path(nmln.__file__).resolve().parents[1] == Path.cwd().resolve()
     return subprocess.Popen(
         [sys.executable, *([] if at_home else ["-P"]), "-c", _CHILD, stage],
-        env={**os.environ, **told},
+        env={**os.environ, **variables},
         stdin=subprocess.DEVNULL,
         # Ctrl-C at a terminal reaches only the launcher, which forwards it once to each process.
         start_new_session=True,

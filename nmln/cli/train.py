@@ -262,7 +262,7 @@ class TrainingDisplay:
         self.job, self.quality = job, {}
         self.console = Console(stderr=True, highlight=False, emoji=False)
         self.live: Any = None
-        self.started = self.told = time.monotonic()
+        self.started = self.shown_at = time.monotonic()
         self.first_step = job.trainer.step_number
 
     def __enter__(self) -> "TrainingDisplay":
@@ -295,9 +295,9 @@ class TrainingDisplay:
         self.quality = quality or self.quality
         now = time.monotonic()
         last = metrics.step == self.job.config.training.steps
-        if now - self.told < (0.5 if self.live else 20) and not last:
+        if now - self.shown_at < (0.5 if self.live else 20) and not last:
             return
-        self.told = now
+        self.shown_at = now
         if self.live is not None:
             self.live.update(self._table(metrics))
         else:
@@ -311,9 +311,9 @@ class TrainingDisplay:
         return f"step {metrics.step:,} of {steps:,}, {seconds // 60}:{seconds % 60:02d} left"
 
     def _quality(self) -> str:
-        told = dict(self.quality)
-        held_out = told.pop("held_out", None)
-        text = "".join(f", {name} {share:.0%}" for name, share in told.items())
+        shown = dict(self.quality)
+        held_out = shown.pop("held_out", None)
+        text = "".join(f", {name} {share:.0%}" for name, share in shown.items())
         return text if held_out is None else f"{text}, held out {held_out:.1f} nats per world"
 
     def _line(self, metrics: "Metrics") -> str:

@@ -27,7 +27,7 @@ from nmln.logic import (
     WeightedFormula,
     is_variable,
 )
-from nmln.memory import CONSTANT, refuse_size, told
+from nmln.memory import CONSTANT, in_digits, refuse_size
 
 # A statement is one logical line. `v` is a connective only where a connective may stand, so it can
 # also name a variable; names that the grammar would misread are written in double quotes. The body of
@@ -163,7 +163,7 @@ def _numbers(first: str, last: str, sort: str) -> range:
     numbers = range(int(first), int(last) + 1)
     refuse_size(
         CONSTANT * max(0, int(last) - int(first) + 1),
-        f"the sort {sort} of {told(len(numbers))} constants",
+        f"the sort {sort} of {in_digits(len(numbers))} constants",
         "Take fewer constants.",
     )
     return numbers

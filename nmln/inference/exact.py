@@ -119,5 +119,5 @@ def impossible(target: BasePotential, evidence: Evidence, worlds: Worlds) -> str
     if violated:
         return f"{given} that satisfies the hard formula {min(violated)} Change one of the two."
     names = target.forbidden_by(0, worlds[0])
-    told = f" One of them: {names[0]}" if names else ""
-    return f"{given} that satisfies all hard formulas together.{told}"
+    shown = f" One of them: {names[0]}" if names else ""
+    return f"{given} that satisfies all hard formulas together.{shown}"

@@ -22,7 +22,7 @@ from nmln.logic import (
     free_variables,
     substitute,
 )
-from nmln.memory import told
+from nmln.memory import in_digits
 from nmln.potentials.grounding import Grounding
 from nmln.space import Space
 from nmln.worlds import ground_atoms, locate
@@ -140,7 +140,7 @@ def _read(text: str, space: Space) -> Iterator[Query]:
     variables = free_variables(weighted.formula)
     count = prod(len(constants[variable.sort]) for variable in variables)
     if count > _MOST:  # refused before they are listed
-        raise _too_many(told(count))
+        raise _too_many(in_digits(count))
     for chosen in product(*(constants[variable.sort] for variable in variables)):
         terms: dict[str, Term] = {
             variable.name: Constant(name, variable.sort)

@@ -97,10 +97,10 @@ def _satisfying(
     if not worlds.shape[1] and failure is not None:
         world = values[0, int(target.violations_of(values)[0].argmin())]
         names = target.forbidden_by(0, world)
-        told = f" The nearest violates {names[0]}" if names else ""
+        shown = f" The nearest violates {names[0]}" if names else ""
         raise InputError(
-            f"no world was found that satisfies all hard formulas, in {values.shape[1]} restarts.{told} "
-            "Take more restarts and steps, or check the evidence.",
+            f"no world was found that satisfies all hard formulas, in {values.shape[1]} restarts."
+            f"{shown} Take more restarts and steps, or check the evidence.",
             kind="conflict",
         )
     return worlds

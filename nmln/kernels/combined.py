@@ -128,8 +128,8 @@ def mean_info(infos: Sequence[Info]) -> Info:
 
 def _mean_expected(infos: Sequence[Info]) -> Float[Tensor, "levels chains entries"] | None:
     """The mean of `expected` over the moves; None if one of them has none."""
-    told = [info.expected for info in infos if info.expected is not None]
-    return torch.stack(told).mean(0) if told and len(told) == len(infos) else None
+    known = [info.expected for info in infos if info.expected is not None]
+    return torch.stack(known).mean(0) if known and len(known) == len(infos) else None
 
 
 def _hand_over(

@@ -74,9 +74,9 @@ def _check(
         return
     level, chain = left[0].tolist()
     names = potential.forbidden_by(level, values[level, chain])
-    told = f" Still violated: {names[0]}" if names else ""
+    shown = f" Still violated: {names[0]}" if names else ""
     found, cure = "no world was found that satisfies all hard formulas", "Change one of them."
     if observed:
         found += " and agrees with the evidence or scaffold"
         cure = "Change a formula, or what is given."
-    raise InputError(f"{found}: they seem to contradict each other.{told} {cure}", kind="conflict")
+    raise InputError(f"{found}: they seem to contradict each other.{shown} {cure}", kind="conflict")

@@ -8,7 +8,7 @@ from typing import Any
 from nmln.errors import InputError
 from nmln.knowledge.data import KnowledgeBase
 from nmln.knowledge.potential import Shape
-from nmln.memory import machine_memory, told_bytes
+from nmln.memory import bytes_text, machine_memory
 
 OBJECTIVES = ("conditional", "likelihood")
 _FASTEST = 1e6  # the largest step size; far smaller ones already prevent learning
@@ -157,8 +157,8 @@ def check_memory(base: KnowledgeBase, shape: Shape, settings: KnowledgeSettings)
         if shape.width == 3 and not settings.negatives:
             cure += ", or --negatives 16"
         raise InputError(
-            f"{base.sizes}. A training step of this shape needs about {told_bytes(needed)}, but "
-            f"the machine has {told_bytes(available)}. {cure}.",
+            f"{base.sizes}. A training step of this shape needs about {bytes_text(needed)}, but "
+            f"the machine has {bytes_text(available)}. {cure}.",
             kind="size",
         )
     return needed

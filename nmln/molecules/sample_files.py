@@ -233,7 +233,7 @@ class _Collected:
 
     def refused(self) -> tuple[Dropped, ...]:
         """The reasons with their counts, the most frequent first."""
-        found = [Dropped(reason, *told) for reason, told in self._refused.items()]
+        found = [Dropped(reason, *shown) for reason, shown in self._refused.items()]
         return tuple(sorted(found, key=lambda drop: (-drop.count, drop.reason)))
 
 
@@ -342,10 +342,10 @@ def _told_attempts(path: Path) -> int | None:
     beside = path.with_name("sampling.json")
     if not re.match(r"counts(-\d+)?\.csv", path.name) or not beside.is_file():
         return None
-    told = checkpoint.read_json(beside).get("attempts")
-    if isinstance(told, int) and told > MOST:
+    shown = checkpoint.read_json(beside).get("attempts")
+    if isinstance(shown, int) and shown > MOST:
         raise InputError(
             f"attempts must be at most {MOST:,}, got more. Remove the file, or correct it.",
             str(beside), token="attempts", kind="size",
         )  # fmt: skip
-    return told if isinstance(told, int) else None
+    return shown if isinstance(shown, int) else None

@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 from nmln.errors import InputError
 from nmln.evidence import Evidence
 from nmln.kernels.combined import simple_kernels
-from nmln.memory import refuse_size, told
+from nmln.memory import in_digits, refuse_size
 from nmln.noise import uniform as uniform_worlds
 from nmln.partition.blocks import (
     NOTHING,
@@ -311,7 +311,7 @@ def _schedule(steps: int | Sequence[float], moves: int) -> list[float]:
     if isinstance(steps, int):
         if steps < 1:
             raise InputError(f"steps must be at least 1, got {steps}.")
-        refuse_size(_BETA * steps, f"annealing in {told(steps)} steps", "Take fewer steps.")
+        refuse_size(_BETA * steps, f"annealing in {in_digits(steps)} steps", "Take fewer steps.")
         return [step / steps for step in range(steps + 1)]
     betas = [float(beta) for beta in steps]
     rising = all(before < after for before, after in pairwise(betas))
@@ -332,8 +332,8 @@ def _agreed(potential: BasePotential, kernel: Kernel, evidence: Evidence | None)
             kind="conflict",
         )
     for one in simple_kernels(kernel):
-        told = getattr(one, "evidence", evidence) or Evidence.none(potential.space)
-        if not torch.equal(told.allowed, evidence.allowed):
+        theirs = getattr(one, "evidence", evidence) or Evidence.none(potential.space)
+        if not torch.equal(theirs.allowed, evidence.allowed):
             raise InputError(
                 f"the kernel must be built with the evidence of the estimate, but "
                 f"{type(one).__name__} was given other evidence. Give both the same.",

@@ -16,7 +16,7 @@ from jaxtyping import Float64, Integer
 from torch import Generator, Tensor
 
 from nmln.errors import InputError
-from nmln.memory import refuse_size, told
+from nmln.memory import in_digits, refuse_size
 from nmln.partition.annealing import AnnealingPath, Progress, anneal, equal_steps
 from nmln.partition.blocks import effective_size, label_blocks, log_mean, standard_error
 from nmln.partition.ratios import mbar, stepping_stone
@@ -113,7 +113,7 @@ def estimate_log_z(
     recorded = sweeps // 4 * chains * potential.levels
     refuse_size(
         recorded * potential.space.measure.bytes_per_world,
-        f"recording {told(recorded)} worlds",
+        f"recording {in_digits(recorded)} worlds",
         "Take fewer chains or sweeps.",
     )
     start = IndependentPotential.fit(potential.space, worlds[None]).to(noisiest.dtype)

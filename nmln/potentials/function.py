@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nmln.counting import more_than, told_worlds
+from nmln.counting import more_than, worlds_text
 from nmln.errors import InputError
 from nmln.potentials.base import BasePotential, NeuralPotential, sliced
 from nmln.space import Space
@@ -78,7 +78,7 @@ class TablePotential(ValuesPotential):
         ):
             raise InputError(
                 f"a table has a row for every level and a column for each of the "
-                f"{told_worlds(space.sizes)} worlds, but this one has the shape {tuple(table.shape)}."
+                f"{worlds_text(space.sizes)} worlds, but this one has the shape {tuple(table.shape)}."
             )
         super().__init__(space, self._look_up, len(table))
         self.table = nn.Buffer(table)

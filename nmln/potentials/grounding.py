@@ -30,7 +30,7 @@ from nmln.logic import (
     free_variables,
     parts,
 )
-from nmln.memory import told
+from nmln.memory import in_digits
 from nmln.space import Space
 
 _AT_ONCE = 2**23  # truth values held at a time
@@ -74,8 +74,8 @@ class Grounding:
         self._room = self._deepest(formula)  # truth values a grounding takes at the most
         if self.count * self._room > _MOST:
             raise InputError(
-                f"{str(formula)[:200]} has {told(self.count)} groundings, "
-                f"{told(self.count * self._room)} with its quantified variables: too many to hold. "
+                f"{str(formula)[:200]} has {in_digits(self.count)} groundings, "
+                f"{in_digits(self.count * self._room)} with its quantified variables: too many to hold. "
                 "Take fewer constants or variables.",
                 kind="size",
             )

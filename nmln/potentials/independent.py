@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Generator, Tensor, nn
 
-from nmln.memory import refuse_size, told
+from nmln.memory import in_digits, refuse_size
 from nmln.potentials.base import BasePotential
 from nmln.space import Space
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
@@ -43,7 +43,7 @@ class IndependentPotential(BasePotential):
         """Independent worlds for every level."""
         refuse_size(
             8 * self.levels * self.space.groups * count,
-            f"{told(count)} worlds at {self.levels} levels",
+            f"{in_digits(count)} worlds at {self.levels} levels",
             "Take fewer chains.",
         )
         shares = self._by_group().softmax(2)

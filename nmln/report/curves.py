@@ -46,7 +46,7 @@ class Line:
 
     label: str
     steps: np.ndarray
-    numbers: Float[np.ndarray, " told"]
+    numbers: Float[np.ndarray, " points"]
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _mark(axes: "Axes", scale: str) -> None:
         axes.ticklabel_format(axis="y", scilimits=(-3, 5))
 
 
-def _beside_gaps(numbers: Float[np.ndarray, " told"]) -> np.ndarray:
+def _beside_gaps(numbers: Float[np.ndarray, " points"]) -> np.ndarray:
     """The first and last places of gaps that are long enough to be seen."""
     missing = np.concatenate([[False], ~np.isfinite(numbers), [False]])
     edges = np.flatnonzero(np.diff(missing.astype(int)))
@@ -191,12 +191,12 @@ def _beside_gaps(numbers: Float[np.ndarray, " told"]) -> np.ndarray:
 
 def _limits(panel: Panel, smoothed: list[np.ndarray]) -> tuple[float, float] | None:
     """The limits of the axis: all means, and all but the most extreme of the recorded numbers."""
-    told = np.concatenate([line.numbers for line in panel.lines])
-    told = told[np.isfinite(told)]
+    finite = np.concatenate([line.numbers for line in panel.lines])
+    finite = finite[np.isfinite(finite)]
     means = np.concatenate(smoothed)
     means = means[np.isfinite(means)]
-    low = min(np.quantile(told, 0.005), means.min())
-    high = max(np.quantile(told, 0.995), means.max())
+    low = min(np.quantile(finite, 0.005), means.min())
+    high = max(np.quantile(finite, 0.995), means.max())
     if panel.share:
         return 0.0, min(1.02, max(1.1 * high, 0.01))
     if not low < high:

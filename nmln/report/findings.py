@@ -106,7 +106,7 @@ def _gap(curve: Curve, levels: Levels) -> list[Finding]:
     return found
 
 
-def drifted(numbers: Float[np.ndarray, " told"]) -> tuple[float, float] | None:
+def drifted(numbers: Float[np.ndarray, " points"]) -> tuple[float, float] | None:
     """The ends of the second half of a curve, if it moved away from 0 by more than its noise.
 
     A straight line through the means of ten blocks must rise by half a nat and by four times the error

@@ -22,9 +22,9 @@ class Curve:
     """One metric at the steps where it was recorded; NaN where it was not a finite number."""
 
     name: str
-    rows: Int[np.ndarray, " told"]  # the lines of the history that have it
-    steps: Int[np.ndarray, " told"]
-    numbers: Float[np.ndarray, "told width"]
+    rows: Int[np.ndarray, " points"]  # the lines of the history that have it
+    steps: Int[np.ndarray, " points"]
+    numbers: Float[np.ndarray, "points width"]
     listed: bool  # one number per level or pair, not one for all
 
     @property
@@ -176,7 +176,7 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if set(text) & set(',"\n\r') else text
 
 
-def smooth(numbers: Float[np.ndarray, " told"], window: int) -> Float[np.ndarray, " told"]:
+def smooth(numbers: Float[np.ndarray, " points"], window: int) -> Float[np.ndarray, " points"]:
     """The running mean over a window around each number, shorter at the ends; NaN stays where it is."""
     finite = np.isfinite(numbers)
     sums = np.concatenate([[0.0], np.cumsum(np.where(finite, numbers, 0.0))])
@@ -188,7 +188,7 @@ def smooth(numbers: Float[np.ndarray, " told"], window: int) -> Float[np.ndarray
     return np.where(finite, means, nan)
 
 
-def extremes(numbers: Float[np.ndarray, " told"], most: int) -> Int[np.ndarray, " shown"]:
+def extremes(numbers: Float[np.ndarray, " points"], most: int) -> Int[np.ndarray, " shown"]:
     """Places of about `most` numbers that represent all: the lowest and highest of each stretch.
 
     A stretch without any finite number keeps one, which leaves the gap in the curve.

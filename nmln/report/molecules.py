@@ -166,12 +166,14 @@ def level_findings(levels: Sequence[LevelEvaluation]) -> tuple[list[str], list[s
             f"Validity goes from {low} at {first.name} to {high} at the target, and falls nowhere "
             "beyond the intervals."
         )
-    told = f"{target.recall.value:,.1f} test molecules among its {target.rank:,} most frequent ones"
+    shown = (
+        f"{target.recall.value:,.1f} test molecules among its {target.rank:,} most frequent ones"
+    )
     if better := ahead(levels):
         names = " and ".join(one.name for one in better)
-        wrong.append(f"The target finds {told}: fewer than {names}, beyond the intervals.")
+        wrong.append(f"The target finds {shown}: fewer than {names}, beyond the intervals.")
     else:
-        well.append(f"The target finds {told}; no other level finds more beyond the intervals.")
+        well.append(f"The target finds {shown}; no other level finds more beyond the intervals.")
     return well, wrong
 
 
@@ -253,8 +255,8 @@ def percent(share: float) -> str:
 
 def interval(found: Estimate, scale: float = 100) -> str:
     """A range in brackets, or an empty string if there is none."""
-    told = _range(found, scale, 1)
-    return f"[{told}]" if told else ""
+    shown = _range(found, scale, 1)
+    return f"[{shown}]" if shown else ""
 
 
 def _range(found: Estimate, scale: float, digits: int) -> str:

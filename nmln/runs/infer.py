@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nmln.counting import told_worlds
+from nmln.counting import worlds_text
 from nmln.errors import InputError, placed
 from nmln.evidence import Evidence, VirtualEvidence
 from nmln.files import write_json, write_lines
@@ -49,7 +49,7 @@ class Posed:
         free = int(evidence.free.sum())
         closed = f" Closed: {', '.join(self.closed)}." if self.closed else ""
         grounded = f", {self.groundings:,} groundings of formulas" if self.groundings else ""
-        many = told_worlds(evidence.counts)
+        many = worlds_text(evidence.counts)
         return f"{self.space.measure}{grounded}; {free:,} groups are free, {many} worlds.{closed}"
 
 

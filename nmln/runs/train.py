@@ -194,15 +194,15 @@ def _run(job: TrainingJob, watcher: Watcher) -> Model:
                     log.cut(trainer.step_number)
                 continue
             now = time.perf_counter()
-            told = {}
+            measured = {}
             if event.step % _QUALITY_EVERY == 0 or event.step == training.steps:
-                told = quality.measure(trainer.blocks[0].chains.values[-1])
+                measured = quality.measure(trainer.blocks[0].chains.values[-1])
                 if len(held_out) and job.config.chains.weighted:  # else log Z lags with the chains
-                    told["held_out"] = float(trainer.log_likelihood(held_out)[-1])
+                    measured["held_out"] = float(trainer.log_likelihood(held_out)[-1])
             seconds = job.seconds_before + now - start
             if first:
-                log.append({**asdict(event), **told, "seconds": round(seconds, 3)})
-                watcher.on_step(event, told)
+                log.append({**asdict(event), **measured, "seconds": round(seconds, 3)})
+                watcher.on_step(event, measured)
             stop = trainer.ranks.agree(interrupted())
             due = trainer.ranks.agree(now - saved >= training.checkpoint_seconds)
             if stop or due or event.step == training.steps:

@@ -1,7 +1,7 @@
 """The least memory that a configuration takes, checked before anything is built."""
 
 from nmln.config import Config, ModelConfig
-from nmln.memory import refuse_size, told
+from nmln.memory import in_digits, refuse_size
 from nmln.potentials.registry import POTENTIALS
 from nmln.space import Space
 from nmln.training.method import Method
@@ -28,14 +28,14 @@ def check_model(space: Space, levels: int, model: ModelConfig, copies: int = 1) 
     numbers = _NUMBER * copies * levels * fewest_parameters(space, model)
     if model.sizes is None:
         layers = model.layers
-        shape = f"model.layers={told(layers)} and model.hidden={told(model.hidden)}"
+        shape = f"model.layers={in_digits(layers)} and model.hidden={in_digits(model.hidden)}"
     else:
         layers = len(model.sizes)
-        shape = f"model.sizes of at most {told(max(model.sizes))} units"
+        shape = f"model.sizes of at most {in_digits(max(model.sizes))} units"
     each = numbers + _TENSORS * _TENSOR * layers
     return refuse_size(
         model.networks * each,
-        f"a model with model.networks={told(model.networks)}, {shape} at {levels} levels",
+        f"a model with model.networks={in_digits(model.networks)}, {shape} at {levels} levels",
         "Set the largest of them lower.",
     )
 
@@ -49,7 +49,8 @@ def check_training(space: Space, config: Config) -> int:
     chains = config.chains.replicas * method.chain_levels * (world + 2 * _PLACE)
     needed = refuse_size(
         chains,
-        f"training with chains.replicas={told(config.chains.replicas)} at {method.chain_levels} levels",
+        f"training with chains.replicas={in_digits(config.chains.replicas)} at {method.chain_levels} "
+        "levels",
         "Set it lower.",
     )
     batch = config.training.batch * (method.trained_levels * world + _PLACE)
@@ -57,6 +58,8 @@ def check_training(space: Space, config: Config) -> int:
         model
         + needed
         + refuse_size(
-            batch, f"training with training.batch={told(config.training.batch)}", "Set it lower."
+            batch,
+            f"training with training.batch={in_digits(config.training.batch)}",
+            "Set it lower.",
         )
     )

@@ -302,9 +302,9 @@ def _refuse_forbidden(
         return
     level, chain = broken[0].tolist()
     names = potential.forbidden_by(level, values[level, chain])
-    told = f" ({names[0]})" if names else ""
+    shown = f" ({names[0]})" if names else ""
     raise InputError(
-        f"a hard formula{told} forbids data that are corrupted at the rate "
+        f"a hard formula{shown} forbids data that are corrupted at the rate "
         f"{method.noise.rates[level]}, so they have no likelihood. Give the formula a weight for "
         "training; hard formulas can be added when sampling.",
         kind="conflict",

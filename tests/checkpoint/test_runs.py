@@ -154,7 +154,7 @@ def test_without_a_checkpoint_the_cure_is_to_train(tmp_path: Path) -> None:
         load(tmp_path, step=5)
 
 
-def test_if_none_is_good_each_problem_is_told(tmp_path: Path) -> None:
+def test_if_none_is_good_each_problem_is_reported(tmp_path: Path) -> None:
     (save(tmp_path, 1, WEIGHTS, {}) / "content.json").unlink()
     (save(tmp_path, 2, WEIGHTS, {}) / "manifest.json").write_text("{")
     with pytest.raises(InputError, match=r"content.json is missing") as caught:

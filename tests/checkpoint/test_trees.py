@@ -78,14 +78,14 @@ def test_a_tree_comes_back_exactly_through_the_disk(
 
 
 @given(trees, trees)
-def test_the_comparison_tells_different_trees_apart(one: Any, other: Any) -> None:
+def test_the_comparison_distinguishes_different_trees(one: Any, other: Any) -> None:
     assert same([one], [one])
     assert not same([one, 1], [other, 1.0])
     assert not same((one,), [one])
 
 
 @pytest.mark.parametrize("optimiser", [torch.optim.Adam, torch.optim.SGD])
-def test_an_optimiser_goes_on_as_if_nothing_had_happened(
+def test_an_optimiser_continues_as_if_nothing_had_happened(
     tmp_path: Path, optimiser: type[torch.optim.Adam] | type[torch.optim.SGD]
 ) -> None:
     torch.manual_seed(0)

@@ -157,7 +157,7 @@ def level(valid: Estimate, recall: Estimate) -> LevelEvaluation:
     )
 
 
-def test_only_what_lies_beyond_the_intervals_is_told() -> None:
+def test_only_what_lies_beyond_the_intervals_is_reported() -> None:
     low, middle, high = Estimate(2, 1, 3), Estimate(3.5, 2.5, 4.5), Estimate(6, 5, 7)
     rising = [level(one, one) for one in (low, middle, high)]
     assert not fallen(rising)

@@ -59,7 +59,7 @@ def test_exactly_one_value_of_an_exclusive_group_holds() -> None:
     assert sum(one.value for one in found[0]) == pytest.approx(1)
 
 
-def test_a_formula_with_an_existential_counts_worlds_where_somebody_does() -> None:
+def test_a_formula_with_an_existential_counts_worlds_where_at_least_one_does() -> None:
     found = ask("smokes(p)\n2 EXIST x smokes(x)", "EXIST x smokes(x), smokes(A)",
                 constants={"p": ["A", "B", "C"]})  # fmt: skip
     e = exp(2)

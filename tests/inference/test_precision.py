@@ -8,14 +8,14 @@ import torch
 from torch import Generator
 
 from nmln.config import Config, override
-from nmln.counting import count_up, log_number_of, more_than, number_of, told_worlds
+from nmln.counting import count_up, log_number_of, more_than, number_of, worlds_text
 from nmln.errors import InputError
 from nmln.evidence import Evidence
 from nmln.formats.mln import parse_formula, parse_mln
 from nmln.inference import Conditional, Plan
 from nmln.inference.answers import lost_digits
 from nmln.language import Language, predicate
-from nmln.memory import told
+from nmln.memory import in_digits
 from nmln.model import Model
 from nmln.noise import channel_matrix, noised
 from nmln.potentials.formula import FormulaPotential, constraint
@@ -150,14 +150,14 @@ def test_an_arity_that_makes_numbers_of_many_digits_is_refused() -> None:
 
 
 def test_numbers_of_worlds_in_words_and_by_logarithms() -> None:
-    assert told(-12_345) == "-12,345"
-    assert told(10**15) == "about 10^15"
-    assert told(10**15 - 1) == "999,999,999,999,999"
-    assert told(10**20_000) == "about 10^20,000"
+    assert in_digits(-12_345) == "-12,345"
+    assert in_digits(10**15) == "about 10^15"
+    assert in_digits(10**15 - 1) == "999,999,999,999,999"
+    assert in_digits(10**20_000) == "about 10^20,000"
     radices = torch.tensor([2, 3, 2, 5])
     assert number_of(radices) == 60 == len(count_up(radices, 60, torch.uint8))
     assert exp(log_number_of(radices)) == pytest.approx(60)
     assert more_than(radices, 59)
     assert not more_than(radices, 60)
-    assert told_worlds(radices) == "60"
-    assert told_worlds(torch.tensor([0, 3])) == "0"
+    assert worlds_text(radices) == "60"
+    assert worlds_text(torch.tensor([0, 3])) == "0"

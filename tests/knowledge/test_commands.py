@@ -91,7 +91,7 @@ def test_triples_for_training_alone_can_be_completed_but_not_ranked(tmp_path: Pa
         nmln_kb("rank", str(tmp_path / "run"))
 
 
-def test_mistakes_are_told_in_one_line(run: Path, tmp_path: Path) -> None:
+def test_mistakes_are_reported_in_one_line(run: Path, tmp_path: Path) -> None:
     source = str(write_family(tmp_path / "camps"))
     for arguments, message in (
         (("train", "no/such/place"), "no/such/place: neither a folder"),

@@ -53,7 +53,7 @@ def test_training_triples_alone_are_enough(tmp_path: Path) -> None:
     assert torch.equal(KnowledgeBase.read(tmp_path).train, base.train)
 
 
-def test_repeated_and_leaked_triples_are_told(tmp_path: Path) -> None:
+def test_repeated_and_leaked_triples_are_reported(tmp_path: Path) -> None:
     write(tmp_path, train=FAMILY + FAMILY, test="ann\tlikes\tcy\n")
     notes = KnowledgeBase.read(tmp_path).notes
     assert notes[0] == "train.tsv repeats 3 of its 6 triples; each counts once."
@@ -93,7 +93,7 @@ def test_a_domain_that_does_not_fit_is_refused_before_anything_is_made(tmp_path:
         KnowledgeBase.read(write(tmp_path, train=lines))
 
 
-def test_unknown_names_are_told_the_known_ones(tmp_path: Path) -> None:
+def test_unknown_names_are_reported_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nation: .* mean nations"):
         KnowledgeBase.read("nation")
     path = tmp_path / "train.tsv"

@@ -173,7 +173,7 @@ def test_pairs_that_share_a_constant_are_not_independent_in_triples() -> None:
 
 
 @pytest.mark.parametrize("name", ["factors", "pairs", "triples", "no embedding"])
-def test_a_followed_change_is_as_good_as_starting_anew(name: str) -> None:
+def test_a_followed_change_is_as_good_as_starting_again(name: str) -> None:
     space = triples_space(4, 2)
     potential = potential_of(SHAPES[name], space)
     world = random_worlds(space, 1, seed=5)[0]

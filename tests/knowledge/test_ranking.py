@@ -85,7 +85,7 @@ def test_filtering_matters() -> None:
     assert rank(Table(scores), known[:1], known[:1]).tails.tolist() == [2]
 
 
-def test_sides_are_told_apart() -> None:
+def test_sides_are_reported_separately() -> None:
     scores = torch.zeros(CONSTANTS, RELATIONS, CONSTANTS)
     scores[0, 0] = torch.arange(CONSTANTS)  # the tail with the highest number wins
     triple = torch.tensor([[0, 0, CONSTANTS - 1]])

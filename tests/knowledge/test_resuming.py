@@ -94,7 +94,7 @@ def test_the_comparison_notices_any_part_that_is_not_brought_back(
     assert not same(outcome(advance(fresh)), outcome(advance(stopped)))
 
 
-def test_waiting_for_something_better_goes_on_where_it_was(
+def test_waiting_for_something_better_continues_where_it_was(
     base: KnowledgeBase, tmp_path: Path
 ) -> None:
     settings = replace(CONDITIONAL, epochs=200, check_every=1, patience=4)
@@ -167,7 +167,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_was_asked_to_stop_has_a_model_and_can_go_on(
+def test_a_run_that_was_asked_to_stop_has_a_model_and_can_continue(
     undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     run = tmp_path / "run"
@@ -222,7 +222,7 @@ def stopped_run(source: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return last
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_no_sound_one_is_told_in_one_line(
+def test_a_damaged_checkpoint_is_passed_over_and_no_sound_one_is_reported_in_one_line(
     undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
@@ -240,7 +240,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_no_sound_one_is_told_in_one_lin
     assert "\n" not in str(caught.value)
 
 
-def test_what_was_written_by_something_else_is_told_in_one_line(
+def test_what_was_written_by_something_else_is_reported_in_one_line(
     undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
@@ -272,7 +272,7 @@ def test_what_was_written_by_something_else_is_told_in_one_line(
         resume(run)
 
 
-def test_mistakes_in_resuming_are_told_in_one_line(undisturbed: Path, tmp_path: Path) -> None:
+def test_mistakes_in_resuming_are_reported_in_one_line(undisturbed: Path, tmp_path: Path) -> None:
     for arguments, message in (
         (("--resume", str(tmp_path)), "there is no checkpoint of nmln kb train in this folder"),
         (("--resume", str(tmp_path / "nowhere")), "there is no checkpoint of nmln kb train"),

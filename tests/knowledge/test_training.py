@@ -138,7 +138,7 @@ def test_completion_lists_what_is_missing_with_its_probability(base: KnowledgeBa
     )
 
 
-def test_bad_settings_and_wishes_are_refused(base: KnowledgeBase) -> None:
+def test_bad_settings_and_conditions_are_refused(base: KnowledgeBase) -> None:
     for change, message in (
         ({"objective": "guess"}, "conditional or likelihood"),
         ({"hide": 1.0}, "hide must be"),

@@ -253,7 +253,7 @@ def test_molecules_are_read_and_split_as_a_run_splits_them(tmp_path: Path) -> No
     assert train.dropped == molecules.dropped
 
 
-def test_of_very_many_sizes_the_most_common_are_told(tmp_path: Path) -> None:
+def test_of_very_many_sizes_the_most_common_are_reported(tmp_path: Path) -> None:
     lines = ["C" * size for size in range(1, 31)] + ["CCO", "CCN"]
     with pytest.raises(
         InputError, match=r": 1: 1, 2: 1, 3: 3, .*, and 10 others\. Choose .* --nodes 3"

@@ -142,7 +142,7 @@ def test_a_set_without_the_file_is_taken_if_it_is_of_the_last_one(
     assert select(some, 3) is None  # that of the file before
 
 
-def test_a_set_that_was_damaged_is_made_anew(server: Server, source: PublicSource) -> None:
+def test_a_set_that_was_damaged_is_made_again(server: Server, source: PublicSource) -> None:
     some = serve(server, source, "smiles\nCCO\nCC\n")
     fetch(some)
     selected = select(some, 3)

@@ -43,7 +43,7 @@ def test_a_file_is_fetched_once_with_its_hash_beside_it(
     assert left_over() == {"small.csv", "small.csv.sha256"}
 
 
-def test_an_interrupted_download_goes_on_where_it_stopped(
+def test_an_interrupted_download_continues_where_it_stopped(
     server: Server, source: PublicSource
 ) -> None:
     server.cut = 5000
@@ -61,7 +61,7 @@ def test_an_interrupted_download_goes_on_where_it_stopped(
     assert left_over() == {"small.csv", "small.csv.sha256"}
 
 
-def test_where_no_length_is_told_the_hash_knows_that_something_is_missing(
+def test_where_no_length_is_sent_the_hash_shows_that_something_is_missing(
     server: Server, source: PublicSource
 ) -> None:
     server.cut, server.lengths = 5000, False
@@ -89,7 +89,9 @@ def test_a_server_without_ranges_is_asked_for_the_whole_file(
     assert server.asked[-1]["Range"] == "bytes=5000-"
 
 
-def test_a_file_that_changed_meanwhile_is_begun_anew(server: Server, source: PublicSource) -> None:
+def test_a_file_that_changed_meanwhile_is_downloaded_again(
+    server: Server, source: PublicSource
+) -> None:
     server.cut = 5000
     unknown = replace(source, sha256=None)
     with pytest.raises(InputError, match="broke"):

@@ -278,7 +278,7 @@ def test_graphs_are_the_same_if_some_renumbering_says_so(
     assert isomorphic(graph_of(*one), graph_of(*other)) == same
 
 
-def test_graphs_that_colours_alone_cannot_tell_apart_are_told_apart() -> None:
+def test_graphs_that_colours_alone_cannot_separate_are_distinguished() -> None:
     ring = [(i, (i + 1) % 6, 1) for i in range(6)]
     triangles = [(0, 1, 1), (1, 2, 1), (2, 0, 1), (3, 4, 1), (4, 5, 1), (5, 3, 1)]
     assert not isomorphic(Graph.of("CCCCCC", ring), Graph.of("CCCCCC", triangles))

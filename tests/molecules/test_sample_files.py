@@ -56,7 +56,7 @@ def test_an_empty_cell_is_an_attempt_and_a_blank_line_is_none(tmp_path: Path) ->
     assert [(drop.reason, drop.count, drop.line) for drop in found.refused] == [("nothing", 2, 4)]
 
 
-def test_a_row_is_told_by_the_line_that_it_begins_in(tmp_path: Path) -> None:
+def test_a_row_is_reported_by_the_line_that_it_begins_in(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", '# by hand\nnote,smiles\n"1\n2\n3",CCO\n"4\n5",C1C\n')
     (found,) = read_samples(path)
     assert [drop.line for drop in found.refused] == [6]
@@ -78,7 +78,7 @@ def test_files_are_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert reached == [1000] * 20
 
 
-def test_another_size_is_not_valid_and_told_by_line(tmp_path: Path) -> None:
+def test_another_size_is_not_valid_and_reported_by_line(tmp_path: Path) -> None:
     path = write(tmp_path / "a.smi", "CCO\nCC\nCCN\nC\n")
     (found,) = read_samples(path, size=3)
     assert (found.counts.valid, found.counts.attempts) == (2, 4)
@@ -91,7 +91,7 @@ def test_a_hash_is_a_comment_only_above_the_first_molecule(tmp_path: Path) -> No
     assert counts(write(tmp_path / "a.smi", "# made by hand\nCCO\n#CC\n")) == ({"CCO": 1}, 2)
 
 
-def test_attempts_of_counts_are_those_that_the_sampling_tells(tmp_path: Path) -> None:
+def test_attempts_of_counts_are_those_that_the_sampling_recorded(tmp_path: Path) -> None:
     path = write(tmp_path / "counts.csv", "smiles,count\nCCO,7\nC1C,2\n")
     assert counts(path) == ({"CCO": 7}, 9)
     write(tmp_path / "sampling.json", json.dumps({"attempts": 20}))
@@ -127,7 +127,7 @@ def test_rows_of_our_own_are_counted_by_level_and_status(tmp_path: Path) -> None
     assert [drop.reason for drop in target.refused] == ["normalised"]
 
 
-def test_the_order_of_our_own_rows_tells_nothing(tmp_path: Path) -> None:
+def test_the_order_of_our_own_rows_means_nothing(tmp_path: Path) -> None:
     """They are those of one process after the other: its few chains would be the first thousand."""
     smiles = ["CCO"] * 1000 + ["CCN"] * 1000
     ours = "".join(f"{number},0,valid,{one}\n" for number, one in enumerate(smiles))
@@ -207,7 +207,7 @@ def test_what_cannot_be_read_is_named_by_line(
     assert caught.value.kind == kind
 
 
-def test_a_column_of_another_name_can_be_told(tmp_path: Path) -> None:
+def test_a_column_of_another_name_can_be_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "molecule,smiles\nCCO,CC\n")
     assert counts(path, column="Molecule") == ({"CCO": 1}, 1)
     with pytest.raises(InputError, match=r"called mol\. .*: molecule, smiles\.") as caught:

@@ -236,7 +236,7 @@ MESSY = (
 )
 
 
-def test_bad_lines_salts_duplicates_and_sizes_are_told_with_their_lines(nmln: Nmln) -> None:
+def test_bad_lines_salts_duplicates_and_sizes_are_reported_with_their_lines(nmln: Nmln) -> None:
     code, out, err = nmln("data", "info", nmln.write("messy.csv", MESSY))
     assert (code, err) == (0, "")
     assert "lines: 13   different molecules: 4" in out

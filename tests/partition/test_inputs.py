@@ -47,7 +47,7 @@ def test_draws_may_come_as_tensors_or_one_by_one() -> None:
     )
 
 
-def test_the_same_generator_gives_the_same_estimate_and_progress_is_told() -> None:
+def test_the_same_generator_gives_the_same_estimate_and_progress_is_reported() -> None:
     potential, kernel = looked_up(BOOLEAN, coupled(BOOLEAN)), Gibbs(BOOLEAN)
     told: list[tuple[int, int]] = []
     before = torch.get_rng_state(), str(np.random.get_state())  # noqa: NPY002

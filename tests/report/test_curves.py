@@ -30,7 +30,7 @@ def test_levels_are_called_by_their_rates_and_pairs_by_both() -> None:
     assert TEMPERING.names(curve("acceptance", two)) == ["T = 2", "T = 1"]
 
 
-def test_a_metric_that_nobody_knows_has_a_panel_too() -> None:
+def test_a_metric_without_a_name_of_ours_has_a_panel_too() -> None:
     told = history(
         curve("seconds", [1.0, 2]),
         curve("brand_new", [[1.0, 2, 3], [2, 3, 4]]),

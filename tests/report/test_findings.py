@@ -16,7 +16,7 @@ def texts(found: list[Finding], warning: bool) -> list[str]:
     return [one.text for one in found if one.warning == warning]
 
 
-def test_swaps_are_told_for_each_pair_and_rare_ones_are_warned_of() -> None:
+def test_swaps_are_reported_for_each_pair_and_rare_ones_are_warned_of() -> None:
     found = findings_of(history(curve("swaps", noise(0.3, 0.02))), NOISING)
     assert texts(found, False) == ["Swaps between 0.1 and 0.01 are taken 30 % of the time."]
     (warned,) = texts(found, True)
@@ -25,12 +25,12 @@ def test_swaps_are_told_for_each_pair_and_rare_ones_are_warned_of() -> None:
     )
 
 
-def test_tempered_swaps_are_told_by_temperature() -> None:
+def test_tempered_swaps_are_reported_by_temperature() -> None:
     (found,) = findings_of(history(curve("swaps", noise(0.5))), TEMPERING)
     assert found.text == "Swaps between T = 2 and T = 1 are taken 50 % of the time."
 
 
-def test_acceptance_at_the_target_is_told_and_frozen_levels_are_warned_of() -> None:
+def test_acceptance_at_the_target_is_reported_and_frozen_levels_are_warned_of() -> None:
     found = findings_of(history(curve("acceptance", noise(0.9, 0.5, 0.2))), NOISING)
     assert texts(found, True) == []
     assert texts(found, False) == ["The chains at the target (0.001) accept 20 % of moves."]
@@ -63,7 +63,7 @@ def test_a_gradient_that_is_nearly_always_cut_is_warned_of(clip: float, count: i
     assert len(texts(found, True)) == count
 
 
-def test_shares_are_told_with_the_best_step() -> None:
+def test_shares_are_reported_with_the_best_step() -> None:
     (found,) = findings_of(history(curve("valid", [0.1, 0.62, 0.6])), NOISING)
     assert found.text == (
         "Of the chains' worlds at the target 60 % are valid in the end, 62 % at best (step 2)."

@@ -87,7 +87,7 @@ def test_the_main_numbers_have_their_denominators() -> None:
     assert "1 of 2 test molecules" in told
 
 
-def test_what_the_levels_say_is_told_for_better_or_worse() -> None:
+def test_what_the_levels_say_is_reported_for_better_or_worse() -> None:
     well, wrong = parts.level_findings(rising())
     assert len(well) == 2
     assert not wrong
@@ -121,7 +121,7 @@ def test_names_of_levels_are_escaped(name: str) -> None:
     assert name in text_of(html).replace(r"\$", "$")
 
 
-def test_chains_are_told_in_words_and_pictures() -> None:
+def test_chains_are_reported_in_words_and_pictures() -> None:
     html = chains_html(["levels 0 and 1 hardly exchange"], JUDGED, ["0.1", "0.01"])
     assert "<li>Levels 0 and 1 hardly exchange.</li>" in html
     assert html.count("<svg") == 2

@@ -127,7 +127,7 @@ def test_scaffold_formulas_and_evidence_hold_together(
         ),
     ],
 )
-def test_what_contradicts_itself_is_told_with_the_formula(
+def test_what_contradicts_itself_is_reported_with_the_formula(
     run: Path, wishes: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(InputError, match=told):

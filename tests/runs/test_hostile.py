@@ -1,4 +1,4 @@
-"""Run folders that somebody else has made: nothing in them is executed or believed unchecked."""
+"""Run folders received from others: nothing in them is executed or believed unchecked."""
 
 import json
 import os

@@ -92,7 +92,7 @@ def test_the_likelihoods_of_all_molecules_make_the_share_of_valid_worlds(
     assert float(found.exp().sum()) == pytest.approx(float(torch.cat(chances).sum()), rel=1e-4)
 
 
-def test_what_is_kept_are_plain_numbers_and_the_command_tells_them(
+def test_what_is_kept_are_plain_numbers_and_the_command_reports_them(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command(folder, chains=20, steps=10, sweeps=4, seed=1)

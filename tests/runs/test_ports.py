@@ -1,4 +1,4 @@
-"""Other users of a machine can connect to its ports: nothing that they send runs or is reckoned with."""
+"""Other users of a machine can connect to its ports: nothing that they send is executed or used."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def started(folder: Path, arguments: list[str]) -> Iterator[subprocess.Popen[str
                 process.kill()
 
 
-def test_a_training_listens_on_loopback_only_and_goes_on_whatever_is_sent(
+def test_a_training_listens_on_loopback_only_and_survives_whatever_is_sent(
     people: Path, bomb: Path
 ) -> None:
     folder = people.parent

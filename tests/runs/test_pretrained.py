@@ -97,7 +97,7 @@ def test_a_model_is_unpacked_whole_or_not_at_all(
     assert json.loads((pretrained.unpack("tiny") / "model" / "content.json").read_text())
 
 
-def test_an_unknown_name_is_told_with_those_there_are(
+def test_an_unknown_name_is_reported_with_those_there_are(
     shipped: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sample", "--pretrained", "zinc"]) == 2

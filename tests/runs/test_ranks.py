@@ -1,4 +1,4 @@
-"""Two processes train as one does, and an error of one of them is told once."""
+"""Two processes train as one does, and an error of one of them is shown once."""
 
 import json
 import os
@@ -84,7 +84,7 @@ SABOTAGE = """if True:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [["0"], ["1"], ["0", "1"]], ids="-".join)
-def test_an_error_in_some_processes_is_told_once(people: Path, ranks: list[str]) -> None:
+def test_an_error_in_some_processes_is_reported_once(people: Path, ranks: list[str]) -> None:
     folder = people.parent
     (folder / "sitecustomize.py").write_text(SABOTAGE.format(ranks=ranks))
     done = subprocess.run(
@@ -103,7 +103,7 @@ def test_an_error_in_some_processes_is_told_once(people: Path, ranks: list[str])
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_is_told_once_to_two_processes(people: Path) -> None:
+def test_a_damaged_checkpoint_is_reported_once_to_two_processes(people: Path) -> None:
     folder = whole_run(people, training__steps=3)
     newest = folder / "checkpoints" / "step-000000003" / "tensors.safetensors"
     os.truncate(newest, 99)
@@ -186,7 +186,7 @@ def test_the_process_that_failed_first_is_named(
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_a_process_whose_launcher_is_gone_waits_for_nobody(gone: bool) -> None:
+def test_a_process_whose_launcher_is_gone_does_not_wait(gone: bool) -> None:
     """Killed while its processes start, a launcher would leave them waiting for each other."""
     with socket() as taken:
         taken.bind(("127.0.0.1", 0))  # a port where nobody answers
@@ -288,7 +288,7 @@ def send_when(ready: Callable[[], bool], *numbers: signal.Signals) -> None:
 @pytest.mark.usefixtures("small_children")
 @pytest.mark.parametrize("number", HANDLED)
 @pytest.mark.parametrize("told", [True, False])
-def test_a_stop_is_told_by_the_launcher_if_by_no_process(
+def test_a_stop_is_reported_by_the_launcher_if_by_no_process(
     number: signal.Signals, told: bool, tmp_path: Path
 ) -> None:
     send_when(lambda: len(list(tmp_path.glob("ready-*"))) == 2, number)

@@ -83,7 +83,7 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_a_run_goes_on_from_its_tree_bit_for_bit(changes: dict) -> None:
+def test_a_run_continues_from_its_tree_bit_for_bit(changes: dict) -> None:
     whole = trainer(changes)
     for _ in range(6):
         whole.step()
@@ -207,7 +207,7 @@ def test_settings_that_make_no_sense_together_are_refused() -> None:
         Trainer(model.potential, worlds(), settings())
 
 
-def test_chains_wait_during_a_warm_start_and_then_go_on() -> None:
+def test_chains_wait_during_a_warm_start_and_then_continue() -> None:
     run = trainer({"training.warm_start": 2})
     first, before = run.values.clone(), run.potential.score(run.values)
     assert [run.step().moves for _ in range(2)] == [0, 0]
@@ -226,7 +226,7 @@ def test_renewal_leaves_the_weights_alone() -> None:
     assert run.blocks[0].chains.effective_share == pytest.approx(1, abs=1e-4)
 
 
-def test_chains_are_dealt_out_anew_on_another_number_of_processes() -> None:
+def test_chains_are_dealt_out_again_on_another_number_of_processes() -> None:
     parts = [trainer(ranks=Ranks(rank, 2)) for rank in (0, 1)]
     assert [part.values.shape[1] for part in parts] == [6, 6]
     alone = trainer()

@@ -1,4 +1,4 @@
-"""The main job as a user starts it: whole, stopped and gone on with, repeated, and refused."""
+"""The main job as a user starts it: whole, stopped and continued, repeated, and refused."""
 
 import csv
 import json
@@ -147,7 +147,7 @@ class Listed(pipeline.Performer):
 
 
 @pytest.mark.usefixtures("plain")
-def test_a_job_that_was_stopped_goes_on_and_comes_to_the_same(
+def test_a_job_that_was_stopped_continues_and_comes_to_the_same(
     done: pipeline.JobOutcome, tmp_path: Path
 ) -> None:
     folder, settings = tmp_path / "out", small(done.folder.parent / HOSTILE)
@@ -317,7 +317,7 @@ def test_two_processes_do_the_whole_job(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("plain")
-def test_sampling_that_was_begun_is_gone_on_with(done: pipeline.JobOutcome, tmp_path: Path) -> None:
+def test_sampling_that_was_started_is_continued(done: pipeline.JobOutcome, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     shutil.copytree(done.folder, folder)
     shutil.rmtree(folder / "samples")

@@ -90,7 +90,7 @@ def test_what_others_add_stands_before_the_settings(tmp_path: Path) -> None:
     assert titles(text)[-3:] == ["Samples <new>", "Repeat", "Configuration"]
 
 
-def test_the_likelihood_is_told_where_it_was_measured(tmp_path: Path) -> None:
+def test_the_likelihood_is_reported_where_it_was_measured(tmp_path: Path) -> None:
     folder = tell(begun(tmp_path), line(1), line(2))
     likelihood = {"worlds": 3, "train": -1.25, "train_error": 0.5, "test": None, "brand_new": 7}
     (folder / "likelihood.json").write_text(json.dumps(likelihood))
@@ -199,5 +199,5 @@ def test_the_command_line_answers_in_one_line_where_there_is_no_run(tmp_path: Pa
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0.2, "0 s"), (119, "119 s"), (150, "2 min 30 s"), (9000, "2 h 30 min")]
 )
-def test_times_are_told_as_people_say_them(seconds: float, said: str) -> None:
+def test_times_are_reported_as_people_say_them(seconds: float, said: str) -> None:
     assert duration(seconds) == said

@@ -78,7 +78,7 @@ def write_json(path: Path, content: dict) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_a_run_tells_its_own_training_and_test_set(tmp_path: Path) -> None:
+def test_a_run_names_its_own_training_and_test_set(tmp_path: Path) -> None:
     smiles = tuple("C" * (7 - n) + end + "C" * n for end in "NOS" for n in range(1, 4))
     (tmp_path / "mine.smi").write_text("\n".join(smiles))
     config = configure({"data": {"source": str(tmp_path / "mine.smi")}})
@@ -104,19 +104,19 @@ def test_a_run_tells_its_own_training_and_test_set(tmp_path: Path) -> None:
     (run / "theirs" / "theirs.smi").write_text("\n".join(test))
     (run / "theirs" / "counts.csv").write_text((run / "counts.csv").read_text())
 
-    def told(*paths: Path, **conditions: object) -> list[bool]:
+    def with_nats(*paths: Path, **conditions: object) -> list[bool]:
         """Which samples are said to have the likelihood of the run's model."""
         write_json(run / "theirs" / "sampling.json", {"settings": {**drawn, **conditions}})
         found = evaluation.run(paths, tmp_path / "out", folder=run, with_fcd=False).evaluated
         return [one.likelihood is not None for one in found]
 
     ours, theirs = run / "counts.csv", tmp_path / "mine.smi"
-    assert told(theirs) == [False]
-    assert told(ours, theirs) == [True, False]
-    assert told(run / "theirs" / "counts.csv") == [True]
-    assert told(run / "theirs" / "counts.csv", allowed="ff") == [False]
-    assert told(run / "theirs" / "counts.csv", formulas=["atom(x, C)."]) == [False]
-    assert told(run / "theirs" / "counts.csv", model="another") == [False]
+    assert with_nats(theirs) == [False]
+    assert with_nats(ours, theirs) == [True, False]
+    assert with_nats(run / "theirs" / "counts.csv") == [True]
+    assert with_nats(run / "theirs" / "counts.csv", allowed="ff") == [False]
+    assert with_nats(run / "theirs" / "counts.csv", formulas=["atom(x, C)."]) == [False]
+    assert with_nats(run / "theirs" / "counts.csv", model="another") == [False]
     whole = str(tmp_path / "mine.smi")
     _, everything = evaluation.references(str(run), whole)
     assert everything.smiles == set(smiles)
@@ -129,7 +129,7 @@ def test_a_run_tells_its_own_training_and_test_set(tmp_path: Path) -> None:
         evaluation.of_run(run)
 
 
-def test_levels_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_levels_are_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_sets(tmp_path)
     monkeypatch.setattr(evaluation, "write", lambda outcome, output: outcome)  # no figures
     rows = "".join(f"{n},0,invalid,\n{n},1,valid,{smiles}\n" for n, smiles in enumerate(TEST))
@@ -158,7 +158,7 @@ def test_levels_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         valid(7)
 
 
-def test_the_distance_is_told_beside_that_of_the_training_set(tmp_path: Path) -> None:
+def test_the_distance_is_reported_beside_that_of_the_training_set(tmp_path: Path) -> None:
     write_sets(tmp_path)
     outcome = evaluation.run(
         [tmp_path / "mixed.smi"],
@@ -173,7 +173,7 @@ def test_the_distance_is_told_beside_that_of_the_training_set(tmp_path: Path) ->
     assert one.fcd.value < outcome.fcd_train.value  # the training set has no test molecules in it
 
 
-def test_the_likelihood_is_told_with_the_interval_of_log_z() -> None:
+def test_the_likelihood_is_reported_with_the_interval_of_log_z() -> None:
     numbers = {"test_molecules": -12.0, "test_molecules_error": 0.125}
     assert _nats(None) == "-"
     assert _nats(numbers) == "-12.00 +- 0.12"

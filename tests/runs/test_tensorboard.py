@@ -15,7 +15,7 @@ from nmln.runs import train as training
 from nmln.runs.tensorboard import Several, TensorBoard
 from nmln.runs.train import TrainingJob, begin
 from nmln.training import Metrics
-from tests.runs.test_reporting import settings
+from tests.runs.test_pages import settings
 
 
 def job(folder: Path, steps: int = 8) -> TrainingJob:
@@ -96,7 +96,7 @@ def test_a_run_that_goes_back_replaces_events_but_keeps_the_note(tmp_path: Path)
     assert b"back to step 1" in note.tensor_proto.string_val[0]
 
 
-def test_events_reach_the_disk_while_the_run_goes_on(
+def test_events_reach_the_disk_while_the_run_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "_FLUSH_SECONDS", 0.0)
@@ -106,7 +106,7 @@ def test_events_reach_the_disk_while_the_run_goes_on(
     assert scalars(tmp_path / "events", "gap/level 0") == {1: 1.0}
 
 
-def test_events_are_kept_when_nobody_holds_the_watcher_any_more(tmp_path: Path) -> None:
+def test_events_are_kept_when_the_watcher_is_released(tmp_path: Path) -> None:
     watcher = TensorBoard(tmp_path / "events")
     watcher.on_start(job(tmp_path, steps=1000))
     for step in range(1, 50):
@@ -117,7 +117,7 @@ def test_events_are_kept_when_nobody_holds_the_watcher_any_more(tmp_path: Path) 
     assert len(scalars(tmp_path / "events", "swaps/level 0")) == 49
 
 
-def test_several_watchers_are_told_alike(tmp_path: Path) -> None:
+def test_several_watchers_receive_the_same(tmp_path: Path) -> None:
     one, other = Collector(), Collector()
     both = Several((one, other))
     both.on_start(job(tmp_path))

@@ -63,11 +63,11 @@ def test_resuming_gives_the_run_that_was_not_interrupted(people: Path, steps: in
     training.run(resumed)
     assert equal(weights(folder), weights(part))
 
-    def told(place: Path) -> list:
+    def metrics(place: Path) -> list:
         lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
         return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
 
-    assert told(folder) == told(part)
+    assert metrics(folder) == metrics(part)
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(people: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(people: Path) -> None:
     assert job.trainer.step_number == 24
 
 
-def test_a_folder_that_holds_a_run_is_not_begun_again(people: Path) -> None:
+def test_a_folder_that_holds_a_run_is_not_restarted(people: Path) -> None:
     folder = whole_run(people)
     with pytest.raises(InputError, match="already holds a run"):
         training.begin(folder, settings(people))

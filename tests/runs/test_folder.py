@@ -101,7 +101,7 @@ def test_the_folder_as_a_whole_may_be_a_link(run: Path, here: Callable[..., Outc
     assert here("train", "--resume", run.parent / "link").code == 0
 
 
-def test_a_new_run_is_not_begun_among_links(
+def test_a_new_run_is_not_started_among_links(
     people: Path, secret: Path, here: Callable[..., Outcome]
 ) -> None:
     folder = people.parent / "new"
@@ -304,7 +304,7 @@ def test_a_model_that_the_end_could_not_replace_is_noticed_when_a_run_is_resumed
 # Killed while it began.
 
 
-def test_a_beginning_that_was_killed_between_split_and_head_is_begun_again(
+def test_a_beginning_that_was_killed_between_split_and_head_is_restarted(
     people: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, written = people.parent / "run", []

@@ -1,4 +1,4 @@
-"""What lies around samples: files of the user stay, and finished samples until there are new ones."""
+"""Files around samples: those of the user stay, and finished samples until there are new ones."""
 
 import os
 import shutil
@@ -241,7 +241,7 @@ def test_samples_stay_until_new_ones_are_complete(run: Path) -> None:
     assert not job.work.exists()
 
 
-def test_overwriting_goes_on_with_itself(run: Path) -> None:
+def test_overwriting_continues_itself(run: Path) -> None:
     finished(run, "out", **TINY)
     job = stopped(run, "out", seed=1, overwrite=True)
     assert begin(run, "out", **TINY, seed=1, overwrite=True).sweeps_done(0) == 1
@@ -398,7 +398,7 @@ def begun_before(run: Path, name: str, **changes: Any) -> stream.SamplingJob:
     return stream.resume(place, new.model)
 
 
-def test_what_an_earlier_version_began_is_gone_on_with(run: Path) -> None:
+def test_what_an_earlier_version_began_is_continued(run: Path) -> None:
     job = begun_before(run, "out")
     assert (job.settings.parts, job.work) == (2, run.parent / "out" / "parts")
     assert [job.settings.stream(n) for n in (0, 1)] == [0, 0x9E3779B97F4A7C15 % 2**63]

@@ -1,4 +1,4 @@
-"""What is asked of samples: formulas and evidence, read with errors that name the place."""
+"""The conditions of a sampling run: formulas and evidence, read with errors that name the place."""
 
 import json
 from pathlib import Path

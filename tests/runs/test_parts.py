@@ -1,4 +1,4 @@
-"""Sampling in parts, drawn by whatever processes and machines, gives what one process gives."""
+"""Sampling in parts, drawn by any processes and machines, gives what one process gives."""
 
 import json
 import shlex
@@ -48,7 +48,7 @@ def joined(run: Path, name: str, folders: list[Path] | None = None, **options: A
     return place.output
 
 
-def told(folder: Path) -> dict[str, Any]:
+def results(folder: Path) -> dict[str, Any]:
     return {name: value for name, value in summary(folder).items() if name not in TIMES}
 
 
@@ -66,7 +66,7 @@ def test_any_processes_in_any_order_give_the_same_files(run: Path) -> None:
             stream.work(stream.attend(job.place, job.model), share)
         stream.finish(job, count)
         assert files(job.folder) == files(whole)
-        assert told(job.folder) == told(whole)
+        assert results(job.folder) == results(whole)
 
 
 def test_two_processes_share_the_blocks(run: Path) -> None:
@@ -114,7 +114,7 @@ def test_parts_give_what_one_process_gives(run: Path) -> None:
     ]
     out = joined(run, "out")
     assert files(out) == files(whole)
-    assert told(out) == told(whole)
+    assert results(out) == results(whole)
     assert list(listing(out)) == list(listing(whole))
 
 
@@ -134,7 +134,7 @@ def test_parts_of_other_machines_are_joined_and_left(run: Path) -> None:
     assert files(out) == files(whole)
 
 
-def test_a_part_that_is_stopped_goes_on(
+def test_a_part_that_is_stopped_continues(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole, out = finished(run, "whole", **TINY), run.parent / "the out"
@@ -246,5 +246,5 @@ def test_one_two_and_three_processes_give_the_same_bytes(run: Path) -> None:
         assert summary(run.parent / f"out{count}")["processes"] == count
     one, two, three = (run.parent / f"out{count}" for count in (1, 2, 3))
     assert files(one) == files(two) == files(three)
-    assert told(one) == told(two) == told(three)
+    assert results(one) == results(two) == results(three)
     assert json.loads((one / "chains.json").read_text())["chains"] == 12

@@ -51,7 +51,7 @@ def test_a_sweep_has_as_many_moves_of_the_kernel_that_are_asked_for(run: Path) -
     assert other["evaluations"]["slopes"] == 0
 
 
-def test_a_kernel_that_does_not_exist_is_told_with_those_that_do(run: Path) -> None:
+def test_a_kernel_that_does_not_exist_is_reported_with_those_that_do(run: Path) -> None:
     with pytest.raises(InputError, match=r"no kernel 'gibs'.*gibbs"):
         begin(run, "samples", kernel="gibs")
 
@@ -235,7 +235,7 @@ def test_one_of_several_says_what_all_say(run: Path) -> None:
     assert [job.sweeps_done(part) for part in range(2)] == [0, 1]
 
 
-def test_only_the_same_sampling_goes_on(run: Path) -> None:
+def test_only_the_same_sampling_continues(run: Path) -> None:
     with pytest.raises(InterruptedRunError):
         stream.work(begin(run, "out"), tick=lambda: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(InputError, match=r"other settings .*\(seed 0 instead of 3\)"):

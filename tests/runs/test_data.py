@@ -1,4 +1,4 @@
-"""What the files of a run say: its split, its metrics, its data; and what a user is told of them."""
+"""The content of the files of a run: its split, its metrics, its data; and the errors about them."""
 
 import json
 import os
@@ -87,7 +87,7 @@ METRICS: dict[str, tuple[Callable[[list[str]], list[str]], list[int], str]] = {
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_metrics_have_each_step_once_after_resuming_or_the_gap_is_told(
+def test_metrics_have_each_step_once_after_resuming_or_the_gap_is_reported(
     run: Path, here: Callable[..., Outcome], name: str
 ) -> None:
     change, kept, said = METRICS[name]
@@ -208,7 +208,7 @@ def test_data_that_have_moved_are_named_again(
         likelihood.run(other, chains=4, steps=5, sweeps=5)
 
 
-def test_a_main_job_goes_on_with_data_that_have_moved(
+def test_a_main_job_continues_with_data_that_have_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, folder = write_molecules(tmp_path), tmp_path / "job"
