@@ -128,6 +128,14 @@ def molecules_run(shelf: Shelf, folder: Path) -> None:
     shelf.run(folder, "train", "mine.smi", "--config", "run.toml", "--output", "molecules-run")
 
 
+def baseline_run(shelf: Shelf, folder: Path) -> None:
+    """A baseline, trained for a moment."""
+    molecules(shelf, folder)
+    words = ("--updates", "2", "--output", "baseline-run")
+    sizes = ("--set", "units=8", "--set", "embedded=4", "--set", "layers=1")
+    shelf.run(folder, "baseline", "train", "gru", "mine.smi", *words, *sizes)
+
+
 def formula_run(shelf: Shelf, folder: Path) -> None:
     """A finished training with a language of its own."""
     smokers(shelf, folder)
@@ -183,6 +191,7 @@ MAKERS: dict[str, Callable[[Shelf, Path], None]] = {
     "people_run": people_run,
     "graphs_run": graphs_run,
     "molecules_run": molecules_run,
+    "baseline_run": baseline_run,
     "formula_run": formula_run,
     "samples": samples,
     "sampling": sampling,

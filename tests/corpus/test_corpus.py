@@ -28,8 +28,8 @@ def test_bad_input_ends_in_one_line_and_touches_nothing(
     case: Case, call: Warm, shelf: Shelf, tmp_path: Path
 ) -> None:
     verdict = run(case, call, shelf, tmp_path / "case")
-    told = f"{verdict.done.said}{verdict.done.out[-500:]}"
-    assert not verdict.complaints, f"{verdict.complaints}\nnmln {case.command}\n{told}"
+    shown = f"{verdict.done.said}{verdict.done.out[-500:]}"
+    assert not verdict.complaints, f"{verdict.complaints}\nnmln {case.command}\n{shown}"
 
 
 def test_the_corpus_covers_every_verb_and_no_case_twice() -> None:
