@@ -29,7 +29,7 @@ from nmln.registry import Registry
 class Budget:
     """How long to train: a number of updates, or minutes of processor time that become one.
 
-    With neither, the schedule of the baseline's settings decides.
+    With minutes the schedule of the baseline's settings may end earlier; with neither it decides.
     """
 
     updates: int | None = None

@@ -43,10 +43,11 @@ class BaselineTraining:
                 kind="empty",
             )
         made = BaselineTraining(baseline, seed, dropped)
+        schedule = baseline.epochs * made.per_epoch
         if budget.minutes is not None:
-            made.updates = made._fitting(budget.minutes)
+            made.updates = min(schedule, made._fitting(budget.minutes))
         else:
-            made.updates = budget.updates or baseline.epochs * made.per_epoch
+            made.updates = budget.updates or schedule
         return made
 
     @property

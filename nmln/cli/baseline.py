@@ -60,8 +60,8 @@ def train(
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="Minutes of processor time; a short timing turns them into a number of updates. By "
-            "default the schedule of the baseline's settings."
+            help="Most minutes of processor time; a short timing turns them into a number of updates. "
+            "By default the schedule of the baseline's settings, which may also end earlier."
         ),
     ] = None,
     updates: Annotated[

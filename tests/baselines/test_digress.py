@@ -14,6 +14,7 @@ from nmln.baselines.digress import Diffusion, Digress, Noise, draw_categories
 from nmln.baselines.digress_common import Graphs, cosine_schedule, descending_times
 from nmln.baselines.training import BaselineTraining
 from nmln.errors import InputError
+from nmln.molecules.chemistry import encode_all
 from nmln.molecules.likelihood import Structures
 from tests.baselines.test_digress_network import TINY
 
@@ -277,6 +278,21 @@ def test_the_bound_of_a_molecule_counts_its_worlds() -> None:
     assert bool((found.values[[0, 1, 4]] <= exact[[0, 1, 4]] + 1e-9).all())
     assert found.values[[2, 3]].tolist() == [float("-inf")] * 2
     assert float(made.log_prob([]).values.numel()) == 0
+
+
+def test_the_bound_of_a_molecule_is_the_mean_of_those_of_its_worlds() -> None:
+    made = tiny(bound_draws=5)
+    made.fit(TRAIN, base.Budget(updates=30))
+    found = float(made.log_prob(["CCO"] * 600).values.mean())
+    first = encode_all(made.graphs.space, ["CCO"]).worlds.long()
+    torch.manual_seed(1)
+    worlds = made.graphs.renumbered(first.expand(200, -1)).unique(dim=0)
+    assert len(worlds) == 6  # all numberings, and a single structure
+    with torch.no_grad():
+        each = made.diffusion.bound(worlds.repeat(500, 1), made.steps, made.denoise)
+    expected = log(6) + float(each.mean())
+    error = 2 * float(each.std()) / 3000**0.5
+    assert abs(found - expected) < 3 * error < 0.4
 
 
 def test_the_bound_draws_structures_and_numberings_evenly() -> None:

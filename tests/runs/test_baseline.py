@@ -16,7 +16,8 @@ import torch
 from typer.testing import CliRunner
 
 from nmln import checkpoint
-from nmln.baselines.base import Budget
+from nmln.baselines.base import Budget, new
+from nmln.baselines.training import BaselineTraining
 from nmln.cli import app
 from nmln.config import DataConfig
 from nmln.errors import InputError, InterruptedRunError
@@ -317,6 +318,15 @@ def test_wrong_data_end_in_one_line(name: str, text: str, says: str, tmp_path: P
     assert isinstance(ran.exception, InputError), ran.output
     assert says in str(ran.exception)
     assert not (tmp_path / "run").exists()
+
+
+def test_minutes_do_not_prolong_a_schedule() -> None:
+    def updates(minutes: float) -> int:
+        molecules = ["CCCC", "CCCO", "CCCN", "CCOC", "CCNC"]
+        return BaselineTraining.start(new(fake.NAME), molecules, Budget(minutes=minutes), 0).updates
+
+    assert updates(10) == 6  # three epochs of two updates
+    assert updates(1e-9) == 1
 
 
 def test_a_size_that_was_not_trained_on_is_refused(trained: Path, tmp_path: Path) -> None:

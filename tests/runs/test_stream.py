@@ -376,12 +376,12 @@ def test_stopped_while_it_counts_it_says_how_to_go_on(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    ("sign", "samples"),
-    [(".nmln-sampling/block-1/lock", 10**7), (".nmln-sampling/writing", 4000)],
+    ("sign", "samples", "seconds"),
+    [(".nmln-sampling/block-1/lock", 10**7, 0.2), (".nmln-sampling/writing", 20_000, 0.0)],
     ids=["work", "count"],
 )
 def test_two_processes_that_are_stopped_say_one_line(
-    run: Path, sign: str, samples: int, number: signal.Signals
+    run: Path, sign: str, samples: int, seconds: float, number: signal.Signals
 ) -> None:
     options = ("--num-samples", str(samples), "--chains", "20", "--burn-in", "5", "--thin", "1")
     options += ("--block-size", "10")
@@ -394,8 +394,8 @@ def test_two_processes_that_are_stopped_say_one_line(
     ) as process:
         deadline = time.monotonic() + 60
         while not (run.parent / "out" / sign).exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(0.2)
+            time.sleep(0.002)
+        time.sleep(seconds)
         # Ctrl-C reaches all processes of a terminal, kill only one.
         if number == signal.SIGINT:
             os.killpg(process.pid, number)
