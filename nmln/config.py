@@ -15,10 +15,9 @@ from nmln.errors import InputError, placed
 from nmln.files import check_readable
 from nmln.memory import in_digits
 from nmln.presets import PRESETS
+from nmln.ranges import check_ranges
 
 SEEDS = ("data.split_seed", "model.seed", "training.seed")
-_FASTEST = 1e6  # the largest learning rate; far smaller ones already diverge
-_LONGEST = 1e7  # minutes of training: 19 years
 _DEEP_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){100}")
 _WHOLE = 2**63  # whole numbers must be smaller than this in size
 RATES = (0.08, 0.045, 0.02, 0.006, 0.001)  # even swap probabilities on molecules of 10 atoms
@@ -34,12 +33,34 @@ class DataConfig:
     source: str = "pubchem-10"
     # a .mln file that declares the predicates; needed for .db worlds, and may hold formulas
     language: str | None = None
-    # heavy atoms per molecule; needed only if the source holds several sizes
+    # heavy atoms per molecule, where only molecules of one size are wanted
     nodes: int | None = None
     # share of the worlds used for training, from 0 to 1; the others are held out for the test
     train_share: float = 0.8
     # seed of the random split; change it to repeat an experiment on another split
     split_seed: int = 0
+    # numbers of heavy atoms of the molecules, all of which one model learns; without it all sizes
+    # that are common enough (`least_share`)
+    sizes: tuple[int, ...] | None = None
+    # largest number of heavy atoms; larger molecules are left out
+    max_size: int | None = None
+    # share of the molecules that a size must hold to be learned, from 0 to 1, where `sizes` does
+    # not name it; lower it to learn rare sizes too
+    least_share: float = 0.01
+    # the constants of .db worlds: those of all worlds together (`common`), or of `each` world its own,
+    # where they are not declared; then worlds may be of different sizes
+    domains: Literal["common", "each"] = "common"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON values; those of several domains only where they are not the defaults.
+
+        So the files of runs on one domain are those of earlier versions.
+        """
+        default, found = DataConfig(), json.loads(json.dumps(asdict(self)))
+        for name in ("sizes", "max_size", "least_share", "domains"):
+            if getattr(self, name) == getattr(default, name):
+                del found[name]
+        return found
 
 
 @dataclass(frozen=True)
@@ -213,11 +234,11 @@ class Config:
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
 
     def __post_init__(self) -> None:
-        _check_ranges(self)
+        check_ranges(lambda name: _value(self, name))
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values: tuples become lists."""
-        return json.loads(json.dumps(asdict(self)))
+        return {**json.loads(json.dumps(asdict(self))), "data": self.data.to_dict()}
 
 
 def configure(
@@ -358,73 +379,3 @@ def _unknown(what: str, name: str, known: list[str], source: str | None) -> Inpu
     near = get_close_matches(name, known, n=1)
     hint = f"Did you mean {near[0]!r}?" if near else f"Available: {', '.join(known)}."
     return InputError(f"unknown {what}: {name!r}. {hint}", source, token=name, kind="unknown")
-
-
-_AT_LEAST_ONE = (
-    "model.layers", "model.hidden", "model.width", "model.networks", "chains.replicas",
-    "chains.sweeps", "chains.moves", "training.batch", "sampling.moves", "training.keep",
-)  # fmt: skip
-_SHARES = ("data.train_share", "chains.renewal", "optimiser.trust", "optimiser.average")
-_NOT_NEGATIVE = (
-    "training.steps", "training.warm_start", "training.processes", "training.blocks",
-    "training.retries", "training.checkpoint_seconds", "chains.changes", "model.bound",
-    "optimiser.common", "optimiser.warm_up", "optimiser.clip", "optimiser.weight_decay",
-    "optimiser.energy_penalty", "optimiser.spread",
-)  # fmt: skip
-
-
-def _check_ranges(config: Config) -> None:
-    for name in _AT_LEAST_ONE:
-        value = _value(config, name)
-        if value < 1:
-            raise InputError(f"{name} must be at least 1, got {value}.", token=name)
-    for name in _SHARES:
-        value = _value(config, name)
-        if not 0 <= value <= 1 or (value == 1 and name in ("optimiser.average", "optimiser.trust")):
-            raise InputError(f"{name} must be between 0 and 1, got {value}.", token=name)
-    for name in _NOT_NEGATIVE:
-        value = _value(config, name)
-        if not value >= 0:
-            raise InputError(f"{name} must not be negative, got {value}.", token=name)
-    if config.model.sizes is not None:
-        if config.model.potential not in ("fragment", "deepset"):
-            raise InputError(
-                "model.sizes is for the potentials fragment and deepset, but model.potential is "
-                f"{config.model.potential}. Leave it out, and set model.layers and model.hidden.",
-                token="model.sizes",
-                kind="conflict",
-            )
-        if min(config.model.sizes) < 1:
-            raise InputError(
-                f"model.sizes must be at least 1 each, got {list(config.model.sizes)}.",
-                token="model.sizes",
-            )
-    if config.model.potential == "formula" and config.model.networks > 1:
-        raise InputError(
-            "a formula model has no networks: leave model.networks at 1.",
-            token="model.networks",
-            kind="conflict",
-        )
-    rate = config.optimiser.learning_rate
-    if not 0 < rate <= _FASTEST:
-        bound = "positive" if not rate > 0 else f"at most {_FASTEST:g}"
-        name = "optimiser.learning_rate"
-        raise InputError(f"{name} must be {bound}, got {rate}.", token=name)
-    if config.training.warm_start and config.chains.weighted:
-        raise InputError(
-            "chains.weighted follows log Z from the first step, but training.warm_start has first steps "
-            "without chains. Set one of them to its default.",
-            token="training.warm_start",
-            kind="conflict",
-        )
-    if config.optimiser.common > _FASTEST:
-        raise InputError(
-            f"optimiser.common must be at most {_FASTEST:g}, got {config.optimiser.common}.",
-            token="optimiser.common",
-        )
-    minutes = config.training.minutes
-    if minutes is not None and not 0 < minutes <= _LONGEST:
-        bound = "positive" if not minutes > 0 else f"at most {_LONGEST:g}"
-        raise InputError(
-            f"training.minutes must be {bound}, got {minutes}.", token="training.minutes"
-        )

@@ -164,7 +164,7 @@ def read_closed_worlds(
     known = program.language if program else infer_language(worlds)
     with placed(place or language or paths[0]):
         space = Space(known, infer_domain(worlds, known, program.domain if program else None))
-    return Parsed(space, encode_facts(space, worlds), program.formulas if program else ())
+    return Parsed.of(space, encode_facts(space, worlds), program.formulas if program else ())
 
 
 def from_text(space: Space, text: str) -> Integer[Tensor, "worlds groups"]:

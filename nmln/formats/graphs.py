@@ -322,7 +322,7 @@ def _check(space: Space) -> None:
 register(
     Format(
         "graphml", "graphs", (SUFFIX,),
-        lambda config: Parsed(*from_networkx(read_graphs(Path(config.source)))), write_graphs,
+        lambda config: Parsed.of(*from_networkx(read_graphs(Path(config.source)))), write_graphs,
         check=_check, recognise=_recognise, files=_files, standard=True, folder=True,
     )
 )  # fmt: skip

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import torch
 from jaxtyping import Integer
 from torch import Tensor
 
+from nmln.buckets import Bucket, Bucketed
 from nmln.config import DataConfig
 from nmln.dropped import Dropped
 from nmln.logic import WeightedFormula
@@ -19,14 +21,24 @@ Kind = Literal["molecules", "db", "graphs"]
 
 
 @dataclass(frozen=True)
-class Parsed:
-    """What a file holds: worlds over one space, and what else stands beside them."""
+class Parsed(Bucketed):
+    """What a file holds: worlds of one or several domains, and what else stands beside them."""
 
-    space: Space
-    worlds: Integer[Tensor, "worlds groups"]
     formulas: tuple[WeightedFormula, ...] = ()
     names: tuple[str, ...] = field(default=(), repr=False)  # one per world; SMILES, for molecules
     dropped: tuple[Dropped, ...] = ()  # lines that were left out, by reason
+
+    @staticmethod
+    def of(
+        space: Space,
+        worlds: Integer[Tensor, "worlds groups"],
+        formulas: tuple[WeightedFormula, ...] = (),
+        names: tuple[str, ...] = (),
+        dropped: tuple[Dropped, ...] = (),
+    ) -> "Parsed":
+        """The worlds of a file that are all of one domain."""
+        homes = torch.zeros(len(worlds), dtype=torch.int64)
+        return Parsed((Bucket(space, worlds),), homes, formulas, names, dropped)
 
 
 def _only_source(config: DataConfig) -> Iterator[Path]:

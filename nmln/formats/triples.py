@@ -93,7 +93,7 @@ def _check(space: Space) -> None:
 
 
 def _gather(paths: Sequence[Path], language: Path | None, place: Path) -> Parsed:
-    return Parsed(*read_triples(*paths))
+    return Parsed.of(*read_triples(*paths))
 
 
 def _write(path: Path, space: Space, worlds: Iterable[Integer[Tensor, " groups"]]) -> None:
@@ -107,7 +107,7 @@ def _write(path: Path, space: Space, worlds: Iterable[Integer[Tensor, " groups"]
 
 register(
     Format(
-        "triples", "db", (".tsv",), lambda config: Parsed(*read_triples(config.source)), _write,
+        "triples", "db", (".tsv",), lambda config: Parsed.of(*read_triples(config.source)), _write,
         check=_check, gather=_gather, learnable=False,
     )
 )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 
+from nmln.buckets import Bucket
 from nmln.config import Config, ModelConfig, configure
 from nmln.errors import InputError, placed
 from nmln.formats.mln import Program, parse_mln
@@ -18,7 +19,6 @@ from nmln.potentials.pieces import PiecesPotential
 from nmln.potentials.registry import POTENTIALS
 from nmln.potentials.total import TotalPotential
 from nmln.space import Space
-from nmln.training.buckets import Bucket
 from nmln.training.method import Method
 from nmln.training.sizes import check_model, check_training
 from nmln.types import Values

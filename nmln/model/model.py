@@ -8,6 +8,7 @@ from typing import Any
 from jaxtyping import Integer
 from torch import Generator, Tensor
 
+from nmln.buckets import Bucket
 from nmln.checkpoint import MODEL, load_model, save_model
 from nmln.config import Config, override
 from nmln.errors import InputError
@@ -24,7 +25,6 @@ from nmln.potentials.scaled import ScaledPotential
 from nmln.sampler import Observer
 from nmln.space import Space
 from nmln.training import Trainer, train
-from nmln.training.buckets import Bucket
 from nmln.training.method import Method
 from nmln.training.pilot import steps_in
 from nmln.types import Sweep

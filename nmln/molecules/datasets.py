@@ -367,7 +367,7 @@ def _show(sizes: Counter[int]) -> str:
 
 def _read(config: DataConfig) -> Parsed:
     found = load(config.source, config.nodes)
-    return Parsed(found.space, found.worlds, names=found.smiles, dropped=found.dropped)
+    return Parsed.of(found.space, found.worlds, names=found.smiles, dropped=found.dropped)
 
 
 def _files(config: DataConfig) -> Iterator[Path]:

@@ -59,7 +59,7 @@ def new_head(
         "updates": updates,
         "seed": seed,
         "size": len(source.space.domain["node"]),
-        "config": {"data": asdict(data)},
+        "config": {"data": data.to_dict()},
         "program": source.program,
         "fingerprint": source.fingerprint,
         "split": split_hash(source),

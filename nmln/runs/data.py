@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Integer
+from jaxtyping import Int64, Integer
 from torch import Tensor
 
+from nmln.buckets import Bucket, Bucketed
 from nmln.checkpoint import VERSION
 from nmln.config import DataConfig
 from nmln.errors import InputError
@@ -28,14 +29,15 @@ _SETS = "smi"  # the format that reads names of sets, and says what is wrong wit
 
 
 @dataclass(frozen=True)
-class Source:
-    """Worlds over one domain, split into training and held-out worlds."""
+class Source(Bucketed):
+    """Worlds of one or several domains, split into training and held-out worlds.
+
+    `train`, `test` and `names` are by position in the file, whatever the domain.
+    """
 
     kind: Kind
-    space: Space
-    worlds: Integer[Tensor, "worlds groups"]
-    train: Integer[Tensor, " some"]
-    test: Integer[Tensor, " others"]
+    train: Int64[Tensor, " some"]
+    test: Int64[Tensor, " others"]
     formulas: tuple[WeightedFormula, ...] = ()
     names: tuple[str, ...] = field(default=(), repr=False)  # SMILES, for molecules
     dropped: tuple[Dropped, ...] = ()  # lines that were left out, by reason
@@ -43,14 +45,29 @@ class Source:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the worlds, in their order, and of their language and domain."""
-        meaning = str(Program(self.space.language, dict(self.space.domain)))
-        return sha256(meaning.encode() + self.worlds.contiguous().numpy().tobytes()).hexdigest()
+        """A hash of the worlds, in their order, and of their language and domains."""
+        digest = sha256()
+        for bucket in self.buckets:
+            meaning = str(Program(bucket.space.language, dict(bucket.space.domain)))
+            digest.update(meaning.encode() + bucket.worlds.contiguous().numpy().tobytes())
+        if len(self.buckets) > 1:
+            digest.update(self.homes.contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     @property
     def program(self) -> str:
-        """The language, the domain and the formulas as text."""
+        """The language, the first domain and the formulas as text."""
         return str(Program(self.space.language, dict(self.space.domain), self.formulas))
+
+    @property
+    def learned(self) -> tuple[Bucket, ...]:
+        """The training worlds."""
+        return self.chosen(self.train)
+
+    @property
+    def held_out(self) -> tuple[Bucket, ...]:
+        """The test worlds; buckets may be empty."""
+        return self.chosen(self.test)
 
 
 def load(config: DataConfig) -> Source:
@@ -58,20 +75,42 @@ def load(config: DataConfig) -> Source:
     origin = origin_of(config)  # before it is read: what changes meanwhile is another origin later
     found = format_of(config.source)
     parsed = found.read(config)
-    if len(parsed.worlds) < 1:
+    if len(parsed) < 1:
         raise InputError("there are no worlds in it.", config.source, kind="missing")
-    if not bool((parsed.space.sizes > 1).any()):
+    if not any(bool((space.sizes > 1).any()) for space in parsed.spaces):
         raise InputError(
             "only one world is possible here, so there is nothing to learn. Give data with more than "
             "one possible world.",
             config.source,
             kind="missing",
         )
-    train, test = split(len(parsed.worlds), config.split_seed, config.train_share)
+    train, test = split_within(parsed.homes, config.split_seed, config.train_share)
     return Source(
-        found.kind, parsed.space, parsed.worlds, train, test, parsed.formulas, parsed.names,
+        parsed.buckets, parsed.homes, found.kind, train, test, parsed.formulas, parsed.names,
         parsed.dropped, origin,
     )  # fmt: skip
+
+
+def split_within(
+    homes: Int64[Tensor, " worlds"], seed: int, share: float
+) -> tuple[Int64[Tensor, " train"], Int64[Tensor, " test"]]:
+    """Positions for training and for testing, by the same share in every bucket.
+
+    One bucket is split by `split`. Of several, each gives at least one world to learn from and, unless
+    the share is 1 or it has only one world, at least one to test.
+    """
+    count = int(homes.max()) + 1
+    if count == 1:
+        return split(len(homes), seed, share)
+    train, test = [], []
+    for number in range(count):
+        places = torch.nonzero(homes == number).flatten()
+        order = torch.randperm(len(places), generator=torch.Generator().manual_seed(seed))
+        most = len(places) if share == 1 else max(1, len(places) - 1)
+        some = min(most, max(1, round(share * len(places))))
+        train.append(places[order[:some]])
+        test.append(places[order[some:]])
+    return torch.cat(train), torch.cat(test)
 
 
 def origin_of(config: DataConfig) -> dict[str, Any] | None:
@@ -86,7 +125,7 @@ def origin_of(config: DataConfig) -> dict[str, Any] | None:
         data = sha256()
         for path in found.files(config):
             data.update(f"{''.join(path.suffixes[-2:]).lower()} {_hash(path)}\n".encode())
-        settings = asdict(config)
+        settings = config.to_dict()
         del settings["source"], settings["language"]
         return {
             "format": found.name,

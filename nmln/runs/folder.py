@@ -213,7 +213,7 @@ class RunFolder:
         """Record the new location of the data; the caller has checked that they are the same."""
         path = self.baseline if self.is_baseline else self.head
         content = checkpoint.read_json(path)
-        content["config"]["data"] = asdict(data)
+        content["config"]["data"] = data.to_dict()
         with writing(path):
             write_json(path, content)
 
@@ -286,7 +286,7 @@ class RunFolder:
                 str(self.split),
                 kind="damaged",
             ) from None
-        if not torch.equal(places, torch.arange(len(source.worlds))):
+        if not torch.equal(places, torch.arange(len(source))):
             if head.fingerprint is None:
                 raise self.other_data(source, where.source)
             raise InputError(

@@ -7,7 +7,7 @@ cannot be used is the same as none.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from nmln.buckets import Bucket, domain_in_json, space_in_json
 from nmln.dropped import Dropped
 from nmln.errors import InputError
 from nmln.files import open_regular, write_atomically
@@ -29,8 +30,9 @@ from nmln.runs.data import Source
 from nmln.space import Space
 
 _FORMAT = 1
+_SEVERAL = 2  # the format of worlds of several domains
 _ENTRY = "nmln"  # of the metadata
-_TENSORS = {"worlds", "names", "train", "test"}
+_TENSORS = {"names", "train", "test"}
 _SHARE = 8  # of the machine's memory that a file may have as its size: one part in so many
 _DAMAGE = (
     InputError, OSError, SafetensorError, ValueError, TypeError, KeyError, AttributeError,
@@ -41,19 +43,25 @@ _DAMAGE = (
 
 def keep_source(path: Path, source: Source) -> None:
     """Write parsed data to a file, atomically; the same data give the same bytes."""
+    several = len(source.buckets) > 1
     tensors = {
-        "worlds": source.worlds.detach().cpu().contiguous(),
         "names": _to_bytes(json.dumps(source.names)),
         "train": source.train.contiguous(),
         "test": source.test.contiguous(),
     }
+    if several:
+        tensors["homes"] = source.homes.contiguous()
+    for name, bucket in zip(_worlds(len(source.buckets)), source.buckets, strict=True):
+        tensors[name] = bucket.worlds.detach().cpu().contiguous()
     content = {
-        "format": _FORMAT,
+        "format": _SEVERAL if several else _FORMAT,
         "kind": source.kind,
         "program": source.program,
         "dropped": [asdict(one) for one in source.dropped],
         "origin": source.origin,
     }
+    if several:
+        content["domains"] = [domain_in_json(space) for space in source.spaces]
     content["digest"] = _digest(content, tensors)
     # One entry only: the order of several in the file would not always be the same.
     written = save(tensors, {_ENTRY: json.dumps(content)})
@@ -71,10 +79,13 @@ def kept_source(path: Path, program: str | None = None) -> Source | None:
                 return None
             written = file.read()
         content = _content(written)
-        if content["format"] != _FORMAT or program not in (None, content["program"]):
+        if content["format"] not in (_FORMAT, _SEVERAL) or program not in (
+            None,
+            content["program"],
+        ):
             return None
         tensors = load(written)
-        if tensors.keys() != _TENSORS or content.pop("digest") != _digest(content, tensors):
+        if content.pop("digest") != _digest(content, tensors):
             return None
         return _source(content, tensors)
     except _DAMAGE:
@@ -90,7 +101,7 @@ def _content(written: bytes) -> dict[str, Any]:
 
 def _source(content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Source:
     """The parsed data of a file whose digest is right; raises one of `_DAMAGE` if they do not fit."""
-    worlds, train, test = tensors["worlds"], tensors["train"], tensors["test"]
+    train, test = tensors["train"], tensors["test"]
     names = json.loads(tensors["names"].numpy().tobytes())
     dropped = tuple(Dropped(**one) for one in content["dropped"])
     for one in dropped:
@@ -101,18 +112,43 @@ def _source(content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Source
     _require(content["kind"] in get_args(Kind))
     _require(content["origin"] is None or isinstance(content["origin"], dict))
     _require(isinstance(names, list) and all(type(name) is str for name in names))
-    _require(len(names) in (0, len(worlds)))
     program = parse_mln(content["program"])
-    space = Space(program.language, program.domain)
-    _require(worlds.dtype == space.dtype and worlds.shape == (len(worlds), space.groups))
-    _require(len(worlds) > 0 and bool((worlds >= 0).all()) and bool((worlds < space.sizes).all()))
-    for part in (train, test):
+    spaces = [Space(program.language, program.domain)]
+    if content["format"] == _SEVERAL:
+        _require(isinstance(content["domains"], list) and len(content["domains"]) > 1)
+        first, *others = (space_in_json(program.language, one) for one in content["domains"])
+        _require(first == spaces[0])
+        spaces += others
+    buckets = _buckets(spaces, tensors)
+    count = sum(len(bucket.worlds) for bucket in buckets)
+    homes = tensors.get("homes", torch.zeros(count, dtype=torch.int64))
+    for part in (train, test, homes):
         _require(part.dtype == torch.int64 and part.dim() == 1)
-    _require(torch.equal(torch.cat([train, test]).sort().values, torch.arange(len(worlds))))
+    _require(len(names) in (0, count))
+    _require(bool((homes >= 0).all() and (homes < len(buckets)).all()))
+    _require(homes.bincount().tolist() == [len(bucket.worlds) for bucket in buckets])
+    _require(torch.equal(torch.cat([train, test]).sort().values, torch.arange(count)))
     return Source(
-        content["kind"], space, worlds, train, test, program.formulas, tuple(names), dropped,
+        buckets, homes, content["kind"], train, test, program.formulas, tuple(names), dropped,
         content["origin"],
     )  # fmt: skip
+
+
+def _buckets(spaces: Sequence[Space], tensors: Mapping[str, Tensor]) -> tuple[Bucket, ...]:
+    """The worlds of every domain, checked against it."""
+    names = _worlds(len(spaces))
+    more = {"homes"} if len(spaces) > 1 else set()
+    _require(tensors.keys() == {*_TENSORS, *names, *more})
+    for name, space in zip(names, spaces, strict=True):
+        worlds = tensors[name]
+        _require(worlds.dtype == space.dtype and worlds.shape == (len(worlds), space.groups))
+        _require(len(worlds) > 0 and bool((worlds >= 0).all() and (worlds < space.sizes).all()))
+    return tuple(Bucket(space, tensors[name]) for name, space in zip(names, spaces, strict=True))
+
+
+def _worlds(domains: int) -> list[str]:
+    """The names of the tensors with the worlds."""
+    return ["worlds"] if domains == 1 else [f"worlds-{number}" for number in range(domains)]
 
 
 def _require(holds: bool) -> None:

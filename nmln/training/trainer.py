@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Float64, Integer
 from torch import Generator, Tensor
 
+from nmln.buckets import LEAST, Bucket, deal, shares_of
 from nmln.config import Config
 from nmln.distributed import Ranks
 from nmln.errors import InputError
@@ -21,7 +22,6 @@ from nmln.training.blocks import (
     put_gradient,
     take_gradient,
 )
-from nmln.training.buckets import LEAST, Bucket, deal, shares_of
 from nmln.training.chains import Followed
 from nmln.training.method import Method
 from nmln.training.objective import Phases, accumulate_gradient, accumulate_local_gradient

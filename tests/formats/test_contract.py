@@ -42,13 +42,13 @@ BARE = Space(Language(predicate("rain")), {})  # neither molecules nor graphs no
 
 
 def people(count: int) -> Parsed:
-    return Parsed(PEOPLE, random_worlds(PEOPLE, count))
+    return Parsed.of(PEOPLE, random_worlds(PEOPLE, count))
 
 
 def molecules() -> Parsed:
     encoded = encode_all(MOLECULES, SMILES)
     assert encoded.smiles == SMILES
-    return Parsed(MOLECULES, encoded.worlds, names=SMILES)
+    return Parsed.of(MOLECULES, encoded.worlds, names=SMILES)
 
 
 def graphs() -> Parsed:
@@ -56,11 +56,11 @@ def graphs() -> Parsed:
     for graph in drawn:
         nx.set_node_attributes(graph, {node: "ab"[node % 2] for node in graph}, "kind")
         nx.set_edge_attributes(graph, {edge: "xy"[edge[0] % 2] for edge in graph.edges}, "bond")
-    return Parsed(*from_networkx(drawn))
+    return Parsed.of(*from_networkx(drawn))
 
 
 def relations() -> Parsed:
-    return Parsed(RELATIONS, torch.tensor([[0, 1, 1, 0, 0, 1, 0, 0]], dtype=RELATIONS.dtype))
+    return Parsed.of(RELATIONS, torch.tensor([[0, 1, 1, 0, 0, 1, 0, 0]], dtype=RELATIONS.dtype))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
+from nmln.buckets import Bucket, deal, shares_of
 from nmln.config import Config, configure
 from nmln.errors import InputError
 from nmln.language import Attribute, Language, predicate
@@ -16,7 +17,6 @@ from nmln.potentials.fragment import DeepSetPotential
 from nmln.potentials.graph import GraphPotential
 from nmln.space import Space
 from nmln.training import Trainer, train
-from nmln.training.buckets import Bucket, deal, shares_of
 
 LANGUAGE = Language(
     Attribute("type", ("node",), tuple("AB")),
