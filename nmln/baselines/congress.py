@@ -1,8 +1,8 @@
 """DiGress continuous (ConGress): diffusion of one-hot graphs with Gaussian noise.
 
-Re-implemented from Vignac et al., ICLR 2023, for molecules of one size. One-hot vectors of nodes are
-divided by 2, those of pairs are as they are. With alpha_t^2 from the cosine schedule and
-sigma_t^2 = 1 - alpha_t^2,
+Re-implemented from Vignac et al., ICLR 2023. Of several sizes, one is drawn by its share of the training
+molecules, then a molecule of that size. One-hot vectors of nodes are divided by 2, those of pairs are
+as they are. With alpha_t^2 from the cosine schedule and sigma_t^2 = 1 - alpha_t^2,
 
     z_t = alpha_t x + sigma_t eps,
 
@@ -33,6 +33,7 @@ from nmln.baselines.digress_common import (
     SMALL,
     DiffusionSettings,
     GraphGenerator,
+    Graphs,
     cosine_schedule,
     descending_times,
 )
@@ -119,31 +120,45 @@ class Congress(GraphGenerator):
 
     def signal(self, worlds: Int64[Tensor, "graphs groups"]) -> Signal:
         """The clean signal of worlds."""
-        kinds, pairs = self.graphs.one_hot(worlds)
+        kinds, pairs = self.graphs_of(worlds).one_hot(worlds)
         return kinds / _NODE_SCALE, pairs
 
     def predict(self, signal: Signal, times: Int64[Tensor, " graphs"]) -> Signal:
         """The network's prediction of the noise in a signal."""
         when = (times.double() / self.settings.times)[:, None].to(signal[0].dtype)
-        nodes, pairs = self.network(signal[0], self.graphs.symmetric(signal[1]), when)
-        return nodes, pairs[:, *self.graphs.pairs]
+        graphs = next(one for one in self.sizes if one.nodes == signal[0].shape[1])
+        nodes, pairs = self.network(signal[0], graphs.symmetric(signal[1]), when)
+        return nodes, pairs[:, *graphs.pairs]
 
     def loss(self, chosen: Int64[Tensor, " molecules"], update: int) -> Float[Tensor, ""]:
-        clean = self.signal(self.worlds[chosen])
-        times = torch.randint(0, self.settings.times + 1, (len(chosen),))
+        found = [self._losses(worlds) for _, worlds in self.batches(chosen)]
+        if len(found) == 1:
+            errors, _ = found[0]
+            return errors[0] + errors[1]
+        # Means over all numbers of nodes and of pairs, as if the graphs were of one size.
+        errors = torch.stack([torch.stack(one) for one, _ in found])
+        numbers = torch.tensor([count for _, count in found], dtype=errors.dtype)
+        return (errors * numbers / numbers.sum(0)).sum()
+
+    def _losses(
+        self, worlds: Int64[Tensor, "graphs groups"]
+    ) -> tuple[list[Float[Tensor, ""]], list[int]]:
+        """The errors of nodes and of pairs of graphs of one size, and how many numbers they have."""
+        clean = self.signal(worlds)
+        times = torch.randint(0, self.settings.times + 1, (len(worlds),))
         noise = normal_like(clean)
         guess = self.predict(self.noise.noisy(clean, noise, times), times)
         errors = [functional.mse_loss(*both) for both in zip(guess, noise, strict=True)]
-        return errors[0] + errors[1]
+        return errors, [one.numel() for one in noise]
 
-    def draw(self, count: int) -> list[str | None]:
-        nodes = self.graphs.nodes
+    def draw_worlds(self, graphs: Graphs, count: int) -> Int64[Tensor, "graphs groups"]:
+        nodes = graphs.nodes
         like = (
-            torch.zeros(count, nodes, len(self.graphs.atoms)),
+            torch.zeros(count, nodes, len(graphs.atoms)),
             torch.zeros(count, nodes * (nodes - 1) // 2, BOND_KINDS),
         )
         kinds, pairs = self.noise.draw(like, self.steps, self.predict)
-        return self.graphs.decode(torch.cat((kinds.argmax(-1), pairs.argmax(-1)), 1))
+        return torch.cat((kinds.argmax(-1), pairs.argmax(-1)), 1)
 
 
 BASELINES.add(

@@ -1,6 +1,7 @@
 """DiGress: denoising diffusion of graphs with discrete noise (Vignac et al., ICLR 2023).
 
-Re-implemented, for molecules of one size, with bonds none, single, double and triple.
+Re-implemented, with bonds none, single, double and triple. Of several sizes, one is drawn by its share
+of the training molecules, then a molecule of that size.
 
 Noise. Every node and every pair is kept or redrawn on its own. After time t it is kept with
 probability abar_t and else drawn from m, the frequencies in the training set (`marginal`, each
@@ -34,6 +35,7 @@ Jensen; this needs no exchangeable model. The estimate is unbiased for this boun
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import log
 from typing import Any
 
 import torch
@@ -47,6 +49,7 @@ from nmln.baselines.digress_common import (
     SMALL,
     DiffusionSettings,
     GraphGenerator,
+    Graphs,
     cosine_schedule,
     descending_times,
 )
@@ -201,26 +204,41 @@ class Digress(GraphGenerator):
     settings_type = DigressSettings
 
     def prepare(self) -> None:
-        nodes = self.graphs.nodes
-        weights = torch.tensor(atom_weights(self.graphs.atoms), dtype=torch.float64)
-        self._make(
-            self.worlds[:, :nodes].flatten().bincount(minlength=len(self.graphs.atoms)).tolist(),
-            self.worlds[:, nodes:].flatten().bincount(minlength=BOND_KINDS).tolist(),
-            float(weights[self.worlds[:, :nodes]].sum(1).max()),
-        )
+        assert self.data is not None
+        atoms = self.graphs.atoms
+        weights = torch.tensor(atom_weights(atoms), dtype=torch.float64)
+        atom_counts = torch.zeros(len(atoms), dtype=torch.int64)
+        bond_counts = torch.zeros(BOND_KINDS, dtype=torch.int64)
+        heaviest = 0.0
+        for graphs, bucket in zip(self.sizes, self.data.buckets, strict=True):
+            kinds, bonds = bucket.worlds.long().tensor_split([graphs.nodes], dim=1)
+            atom_counts += kinds.flatten().bincount(minlength=len(atoms))
+            bond_counts += bonds.flatten().bincount(minlength=BOND_KINDS)
+            heaviest = max(heaviest, float(weights[kinds].sum(1).max()))
+        self._make(atom_counts.tolist(), bond_counts.tolist(), heaviest)
 
     def _make(self, atom_counts: list[int], bond_counts: list[int], heaviest: float) -> None:
         atoms, nodes = self.graphs.atoms, self.graphs.nodes
         self.statistics = {"atom": atom_counts, "bond": bond_counts, "heaviest": heaviest}
-        self.features = Features(atom_weights(atoms), usual_valences(atoms), heaviest)
+        self.features = Features(atom_weights(atoms), usual_valences(atoms), heaviest, nodes)
         kept = cosine_schedule(self.settings.times, 0.9999)
-        of_nodes, of_pairs = (
+        self.noise_of_nodes, self.noise_of_pairs = (
             Noise(kept, self._stationary(counts)) for counts in (atom_counts, bond_counts)
         )
-        self.diffusion = Diffusion(nodes, nodes * (nodes - 1) // 2, of_nodes, of_pairs)
         self.steps = descending_times(self.settings.times, self.settings.sampling_steps)
         inputs = len(atoms) + NODE_FEATURES, BOND_KINDS, 1 + WHOLE_FEATURES
         self.network = GraphTransformer(self.settings, inputs, (len(atoms), BOND_KINDS))
+
+    @property
+    def diffusion(self) -> Diffusion:
+        """The noise of worlds of the largest size."""
+        return self.diffusion_of(self.graphs)
+
+    def diffusion_of(self, graphs: Graphs) -> Diffusion:
+        """The noise of worlds of one size."""
+        nodes = graphs.nodes
+        pairs = nodes * (nodes - 1) // 2
+        return Diffusion(nodes, pairs, self.noise_of_nodes, self.noise_of_pairs)
 
     def _stationary(self, counts: list[int]) -> Float64[Tensor, " categories"]:
         found = torch.tensor(counts, dtype=torch.float64) + 1
@@ -238,14 +256,15 @@ class Digress(GraphGenerator):
         self, worlds: Kinds, times: Int64[Tensor, " graphs"]
     ) -> tuple[Float[Tensor, "graphs nodes kinds"], Float[Tensor, "graphs pairs 4"]]:
         """The network's prediction of clean nodes and pairs."""
-        kinds, pairs = self.graphs.one_hot(worlds)
-        bonds = self.graphs.symmetric(pairs)
+        graphs = self.graphs_of(worlds)
+        kinds, pairs = graphs.one_hot(worlds)
+        bonds = graphs.symmetric(pairs)
         orders = (bonds @ torch.arange(BOND_KINDS, dtype=bonds.dtype)).long()
-        extra, whole = self.features(worlds[:, : self.graphs.nodes], orders)
+        extra, whole = self.features(worlds[:, : graphs.nodes], orders)
         features = torch.cat(((times.double() / self.settings.times)[:, None], whole), -1)
         nodes = torch.cat((kinds, extra.to(kinds.dtype)), -1)
         of_nodes, of_pairs = self.network(nodes, bonds, features.to(kinds.dtype))
-        return of_nodes, of_pairs[:, *self.graphs.pairs]
+        return of_nodes, of_pairs[:, *graphs.pairs]
 
     def denoise(self, worlds: Kinds, times: Int64[Tensor, " graphs"]) -> Guess:
         """The probabilities of clean nodes and pairs."""
@@ -253,42 +272,59 @@ class Digress(GraphGenerator):
         return nodes.double().softmax(-1), pairs.double().softmax(-1)
 
     def loss(self, chosen: Int64[Tensor, " molecules"], update: int) -> Float[Tensor, ""]:
-        worlds = self.worlds[chosen]
+        parts = self.batches(chosen)
+        losses = [self._losses(graphs, worlds) for graphs, worlds in parts]
+        if len(losses) == 1:
+            of_nodes, of_pairs = losses[0]
+            return of_nodes + _PAIRS_COUNT * of_pairs
+        # Means over all nodes and over all pairs, as if the graphs were of one size.
+        nodes = torch.tensor([len(worlds) * graphs.nodes for graphs, worlds in parts])
+        pairs = torch.tensor([worlds.numel() for _, worlds in parts]) - nodes
+        of_nodes, of_pairs = (torch.stack(some) for some in zip(*losses, strict=True))
+        return (nodes / nodes.sum()) @ of_nodes + _PAIRS_COUNT * (pairs / pairs.sum()) @ of_pairs
+
+    def _losses(self, graphs: Graphs, worlds: Kinds) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        """The cross-entropies of nodes and of pairs of graphs of one size."""
         times = torch.randint(1, self.settings.times + 1, (len(worlds),))
-        nodes, pairs = self.logits(self.diffusion.noisy(worlds, times), times)
-        truth = worlds[:, : self.graphs.nodes], worlds[:, self.graphs.nodes :]
+        nodes, pairs = self.logits(self.diffusion_of(graphs).noisy(worlds, times), times)
+        truth = worlds[:, : graphs.nodes], worlds[:, graphs.nodes :]
         of_nodes = functional.cross_entropy(nodes.flatten(0, 1), truth[0].flatten())
         of_pairs = functional.cross_entropy(pairs.flatten(0, 1), truth[1].flatten())
-        return of_nodes + _PAIRS_COUNT * of_pairs
+        return of_nodes, of_pairs
 
-    def draw(self, count: int) -> list[str | None]:
-        return self.graphs.decode(self.diffusion.draw(count, self.steps, self.denoise))
+    def draw_worlds(self, graphs: Graphs, count: int) -> Kinds:
+        return self.diffusion_of(graphs).draw(count, self.steps, self.denoise)
 
     @torch.no_grad()
     def log_prob(self, molecules: Sequence[str]) -> LogProb:
         """Unbiased estimates of lower bounds; the same ones at every call."""
         self.network.eval()
-        encoded = encode_all(self.graphs.space, molecules)
         values = torch.full((len(molecules),), float("-inf"), dtype=torch.float64)
-        known = torch.tensor(encoded.positions, dtype=torch.int64)
-        for number, some in enumerate(torch.arange(len(known)).split(self.at_once)):
-            with seeded(0, "bound", number):
-                values[known[some]] = self._molecule_bounds(encoded.worlds[some])
+        batches = 0
+        for graphs, count in zip(self.sizes, self.counts, strict=True):
+            encoded = encode_all(graphs.space, molecules)
+            known = torch.tensor(encoded.positions, dtype=torch.int64)
+            of_size = log(count / sum(self.counts))
+            for some in torch.arange(len(known)).split(self.at_once) if len(known) else ():
+                with seeded(0, "bound", batches):
+                    bounds = self._molecule_bounds(graphs, encoded.worlds[some])
+                values[known[some]] = bounds + of_size
+                batches += 1
         return LogProb(values, exact=False)
 
     def _molecule_bounds(
-        self, molecules: Integer[Tensor, "molecules groups"]
+        self, graphs: Graphs, molecules: Integer[Tensor, "molecules groups"]
     ) -> Float64[Tensor, " molecules"]:
         """log N + the bound of a random world of each molecule, of which one world is given."""
-        structures = Structures.of(self.graphs.space, molecules)
+        structures = Structures.of(graphs.space, molecules)
         mine = structures.molecule == torch.arange(len(molecules))[:, None]
         logs = torch.where(mine, structures.log_counts, float("-inf"))
         counts = logs.logsumexp(1)
         found = torch.zeros(len(molecules), dtype=torch.float64)
         for _ in range(self.settings.bound_draws):
             picked = draw_categories((logs - counts[:, None]).exp()[:, None]).squeeze(1)
-            worlds = self.graphs.renumbered(structures.worlds[picked].long())
-            found += self.diffusion.bound(worlds, self.steps, self.denoise)
+            worlds = graphs.renumbered(structures.worlds[picked].long())
+            found += self.diffusion_of(graphs).bound(worlds, self.steps, self.denoise)
         return counts + found / self.settings.bound_draws
 
 

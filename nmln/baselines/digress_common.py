@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nmln.baselines.base import Generator
 from nmln.baselines.digress_network import NetworkSettings
+from nmln.buckets import Bucket, Bucketed
 from nmln.dropped import DropCounter, Dropped
 from nmln.errors import InputError
 from nmln.molecules.chemistry import BONDS, Molecule, encode_all, order_atoms, parse_all, space_for
@@ -101,40 +102,92 @@ class Graphs:
 
 
 class GraphGenerator(Generator):
-    """A baseline that learns from molecules of one size as labelled graphs."""
+    """A baseline that learns from molecules of one or several sizes as labelled graphs.
+
+    Of several sizes, one is drawn by its share of the training molecules, then a graph of that size. The
+    number of groups of a world says which size it has.
+    """
 
     settings: Any  # DiffusionSettings, or those of the subclass
-    graphs: Graphs
-    worlds: Int64[Tensor, "molecules groups"]
+    sizes: tuple[Graphs, ...]  # in rising order
+    counts: tuple[int, ...]  # of training molecules of every size
     at_once = 100
 
     def __init__(self, name: str, settings: DiffusionSettings) -> None:
         super().__init__(name, settings)
-        self.worlds = torch.zeros(0, 0, dtype=torch.int64)
+        self.data: Bucketed | None = None
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make the network for the training set in `graphs` and `worlds`."""
+        """Make the network for the training set in `sizes` and `data`."""
+
+    @abstractmethod
+    def draw_worlds(self, graphs: Graphs, count: int) -> Int64[Tensor, "graphs groups"]:
+        """Worlds of one size; random numbers come from torch's global generator."""
 
     def build(self, train: Sequence[str]) -> tuple[Dropped, ...]:
         tally = DropCounter()
         molecules: list[Molecule] = []
-        for position, found in enumerate(parse_all(train), 1):
-            if isinstance(found, Molecule):
-                molecules.append(found)
-            else:
+        parsed = parse_all(train)
+        several = len({len(one.atoms) for one in parsed if isinstance(one, Molecule)}) > 1
+        for position, found in enumerate(parsed, 1):
+            if not isinstance(found, Molecule):
                 tally.add(position, found.reason, found.detail)
+            elif several and len(found.atoms) == 1:
+                tally.add(position, "a single atom", f"{found.smiles} has no pairs of atoms.")
+            else:
+                molecules.append(found)
         if molecules:
-            nodes = self._only_size(molecules)
-            occurring = {atom for molecule in molecules for atom in molecule.atoms}
-            self.graphs = Graphs(order_atoms(occurring), nodes)
-            self.worlds = encode_all(self.graphs.space, molecules).worlds.long()
+            self._take(molecules)
             self.prepare()
         return tally.dropped()
 
+    def _take(self, molecules: Sequence[Molecule]) -> None:
+        occurring = {atom for molecule in molecules for atom in molecule.atoms}
+        found = Counter(len(molecule.atoms) for molecule in molecules)
+        if max(found) < 2:
+            raise InputError(
+                f"{self.name} learns molecules of at least two heavy atoms, got only single atoms. "
+                "Give larger molecules.",
+                kind="unsupported",
+            )
+        self._make_sizes(order_atoms(occurring), found)
+        places = {graphs.nodes: number for number, graphs in enumerate(self.sizes)}
+        homes = torch.tensor([places[len(one.atoms)] for one in molecules], dtype=torch.int64)
+        self.data = Bucketed(tuple(_bucket(one, molecules) for one in self.sizes), homes)
+
+    def _make_sizes(self, atoms: Sequence[str], found: Mapping[int, int]) -> None:
+        self.sizes = tuple(Graphs(tuple(atoms), size) for size in sorted(found))
+        self.counts = tuple(found[graphs.nodes] for graphs in self.sizes)
+
+    @property
+    def graphs(self) -> Graphs:
+        """The graphs of the largest size."""
+        return self.sizes[-1]
+
+    @property
+    def worlds(self) -> Int64[Tensor, "molecules groups"]:
+        """The training molecules, which must have one size."""
+        return (
+            torch.zeros(0, 0, dtype=torch.int64) if self.data is None else self.data.worlds.long()
+        )
+
+    def graphs_of(self, worlds: Integer[Tensor, "graphs groups"]) -> Graphs:
+        """The graphs that have so many groups."""
+        groups = worlds.shape[1]
+        return next(one for one in self.sizes if one.nodes * (one.nodes + 1) // 2 == groups)
+
+    def batches(
+        self, chosen: Int64[Tensor, " molecules"]
+    ) -> list[tuple[Graphs, Int64[Tensor, "graphs groups"]]]:
+        """Some training molecules, by size."""
+        assert self.data is not None
+        parts = zip(self.sizes, self.data.chosen(chosen), strict=True)
+        return [(graphs, part.worlds.long()) for graphs, part in parts if len(part.worlds)]
+
     @property
     def size(self) -> int:
-        return len(self.worlds)
+        return 0 if self.data is None else len(self.data)
 
     @property
     def epochs(self) -> int:
@@ -145,29 +198,36 @@ class GraphGenerator(Generator):
             self.network.parameters(), lr=self.settings.rate, weight_decay=1e-12, amsgrad=True
         )
 
+    def draw(self, count: int) -> list[str | None]:
+        if len(self.sizes) == 1:
+            return self.graphs.decode(self.draw_worlds(self.graphs, count))
+        shares = torch.tensor(self.counts, dtype=torch.float64)
+        drawn = torch.multinomial(shares, count, replacement=True)
+        found: list[str | None] = [None] * count
+        for number, graphs in enumerate(self.sizes):
+            places: list[int] = torch.nonzero(drawn == number).flatten().tolist()
+            if places:
+                names = graphs.decode(self.draw_worlds(graphs, len(places)))
+                for place, name in zip(places, names, strict=True):
+                    found[place] = name
+        return found
+
     def describe(self) -> dict[str, Any]:
-        return {"atoms": list(self.graphs.atoms), "nodes": self.graphs.nodes}
+        content: dict[str, Any] = {"atoms": list(self.graphs.atoms), "nodes": self.graphs.nodes}
+        if len(self.sizes) > 1:
+            content["sizes"] = [
+                [one.nodes, n] for one, n in zip(self.sizes, self.counts, strict=True)
+            ]
+        return content
 
     def rebuild(self, content: Mapping[str, Any]) -> None:
-        self.graphs = Graphs(tuple(content["atoms"]), int(content["nodes"]))
+        found = {int(size): int(n) for size, n in content.get("sizes", [[content["nodes"], 1]])}
+        self._make_sizes(content["atoms"], found)
 
-    def _only_size(self, molecules: Sequence[Molecule]) -> int:
-        sizes = Counter(len(molecule.atoms) for molecule in molecules)
-        ((common, _),) = sizes.most_common(1)
-        if len(sizes) > 1:
-            found = ", ".join(f"{size}: {count:,}" for size, count in sorted(sizes.items())[:20])
-            raise InputError(
-                f"{self.name} learns molecules of one size, got several (heavy atoms: molecules): "
-                f"{found}. Choose one, for example {common}.",
-                kind="unsupported",
-            )
-        if common < 2:
-            raise InputError(
-                f"{self.name} learns molecules of at least two heavy atoms, got only single atoms. "
-                "Give larger molecules.",
-                kind="unsupported",
-            )
-        return common
+
+def _bucket(graphs: Graphs, molecules: Sequence[Molecule]) -> Bucket:
+    mine = [molecule for molecule in molecules if len(molecule.atoms) == graphs.nodes]
+    return Bucket(graphs.space, encode_all(graphs.space, mine).worlds)
 
 
 def cosine_schedule(times: int, largest: float) -> Float64[Tensor, " points"]:

@@ -2,9 +2,9 @@
 
 Eight per node: the numbers of 3-, 4- and 5-cycles through it (over 10, at most 1), whether it lies
 outside the largest component, the first two eigenvectors of the Laplacian with eigenvalue above 0,
-`charge` (its usual valence minus its valence) and valence. Twelve per graph: its size, the numbers of
-its 3- to 6-cycles (over 10, at most 1) and of its components, the first five eigenvalues above 0 over
-the number of nodes (2 where there are fewer), and its weight.
+`charge` (its usual valence minus its valence) and valence. Twelve per graph: its size over the
+largest, the numbers of its 3- to 6-cycles (over 10, at most 1) and of its components, the first five
+eigenvalues above 0 over the number of nodes (2 where there are fewer), and its weight.
 
 Cycles are counted by closed walks. A closed walk of five steps that is not a cycle returns to a node
 after two steps, which gives, with degrees d and A^k the powers of the adjacency matrix,
@@ -34,13 +34,14 @@ Matrix = Float64[Tensor, "graphs nodes nodes"]
 class Features:
     """The extra features of graphs over some kinds of atoms.
 
-    `weights` and `valences` belong to the kinds of atoms; `heaviest` is the weight of the heaviest
-    graph in the training set.
+    `weights` and `valences` belong to the kinds of atoms; `heaviest` and `largest` are the weight of the
+    heaviest graph in the training set and the number of nodes of the largest.
     """
 
     weights: Sequence[float]
     valences: Sequence[int]
     heaviest: float
+    largest: int
 
     def __call__(
         self, kinds: Int64[Tensor, "graphs nodes"], orders: Int64[Tensor, "graphs nodes nodes"]
@@ -56,7 +57,7 @@ class Features:
         apart = torch.stack((usual - valence, valence), -1)
         nodes = (node_cycles / 10).clamp(max=1), outside.double()[..., None], vectors, apart
         whole = (
-            torch.ones(len(kinds), 1, dtype=torch.float64),  # the size over the largest one
+            torch.full((len(kinds), 1), kinds.shape[1] / self.largest, dtype=torch.float64),
             (cycles / 10).clamp(max=1),
             components.double()[:, None],
             values,

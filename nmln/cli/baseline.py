@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmln.cli.common import Data, Seed, Size, bar, examples, one_thread, seed_option, settings_in
+from nmln.cli.common import (
+    Data,
+    MaxSize,
+    Seed,
+    Size,
+    Sizes,
+    bar,
+    examples,
+    one_thread,
+    seed_option,
+    settings_in,
+    sizes_in,
+)
 from nmln.dropped import dropped_lines
 from nmln.errors import InputError
 from nmln.extras import require
@@ -68,6 +80,8 @@ def train(
         int | None, typer.Option(help="Number of updates, instead of --minutes.")
     ] = None,
     size: Size = None,
+    sizes: Sizes = None,
+    max_size: MaxSize = None,
     seed: Annotated[int | None, seed_option("Random seed.", show_default="0")] = None,
     change: Annotated[
         list[str] | None,
@@ -92,7 +106,7 @@ def train(
     from nmln.runs import baseline as runs
 
     if resume is not None:
-        given = (name, source, output, minutes, updates, size, seed, change)
+        given = (name, source, output, minutes, updates, size, sizes, max_size, seed, change)
         if any(one is not None and one != [] for one in given):
             raise InputError(
                 "--resume continues a run with its recorded settings. The only other option allowed is "
@@ -113,12 +127,15 @@ def train(
                 kind="conflict",
             )
         from nmln.baselines.base import Budget
-        from nmln.config import DataConfig
+        from nmln.config import Config, override
 
+        chosen = {"nodes": size, "sizes": sizes_in(sizes), "max_size": max_size}
+        of_data = {"source": source} | chosen
+        molecules = override(Config(), {f"data.{key}": one for key, one in of_data.items()}).data
         budget = Budget(updates, minutes)
         changes = settings_in(change or [])
         folder = output or Path("runs") / name
-        job = runs.begin(folder, name, DataConfig(source, nodes=size), budget, seed or 0, changes)
+        job = runs.begin(folder, name, molecules, budget, seed or 0, changes)
     _train(job)
 
 
@@ -131,6 +148,8 @@ def _train(job: "BaselineJob") -> None:
         f"{training.updates:,} updates, kept in {job.folder}",
         err=True,
     )
+    if len(source.buckets) > 1:
+        typer.echo(source.domains_in_words, err=True)
     if source.dropped:
         _note(dropped_lines(source.dropped))
     if refused := job.head.refused:
@@ -194,7 +213,7 @@ def sample(
     """Draw molecules from a trained baseline.
 
     Writes samples.csv.gz, counts.csv and sampling.json, as nmln sample does. A sample is valid if it is
-    one connected molecule of the size of the training molecules. Ctrl-C keeps what was drawn; the same
+    one connected molecule of a size of the training molecules. Ctrl-C keeps what was drawn; the same
     command continues.
     """
     require("nmln baseline sample", "rdkit", "pooch")

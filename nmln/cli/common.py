@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from nmln.memory import is_out_of_memory
 from nmln.signals import PRIVATE_FOLDER
 
 _MOST_SEED = 2**63 - 1
+_MOST_SIZES = 1000
+_RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?")
 
 
 def _in_63_bits(seed: int | None) -> int | None:
@@ -44,9 +47,21 @@ Size = Annotated[
         "--size",
         "--nodes",
         min=1,
-        help="Use only molecules with exactly this many heavy atoms. Required if the data have "
-        "several sizes.",
+        help="Use only molecules with exactly this many heavy atoms.",
     ),
+]
+Sizes = Annotated[
+    str | None,
+    typer.Option(
+        "--sizes",
+        help="Use molecules of these numbers of heavy atoms, such as 8-12 or 9,10,15. One model "
+        "learns them all.",
+        show_default="all sizes with 1 % of the molecules",
+    ),
+]
+MaxSize = Annotated[
+    int | None,
+    typer.Option("--max-size", min=1, help="Leave out molecules with more heavy atoms than this."),
 ]
 Output = Annotated[Path, typer.Option(help="Folder for the results.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output file.")]
@@ -234,6 +249,30 @@ def spinner() -> Iterator[Callable[[str], None]]:
         return
     with console.status("reading") as status:
         yield lambda text: status.update(escape(text))
+
+
+def sizes_in(text: str | None) -> tuple[int, ...] | None:
+    """The sizes given by `--sizes`: numbers and ranges, separated by commas."""
+    if text is None:
+        return None
+    found: list[int] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last or last - first >= _MOST_SIZES:
+            reason = "is not a number or a range"
+            if match:
+                reason = (
+                    "is an empty range" if first > last else f"has more than {_MOST_SIZES} sizes"
+                )
+            raise InputError(
+                "--sizes must be numbers and rising ranges, such as 8-12 or 9,10,15, but "
+                f"{part.strip()[:20]!r} {reason}. Correct it.",
+                token="--sizes",
+                kind="syntax",
+            )
+        found += range(first, last + 1)
+    return tuple(dict.fromkeys(found))
 
 
 def settings_in(given: list[str]) -> dict[str, Any]:

@@ -232,7 +232,8 @@ def _show_molecules(paths: list[Path]) -> None:
     if len(found.sizes) > 1:
         common = max(found.sizes, key=found.sizes.__getitem__)
         typer.echo(
-            f"A model is trained on molecules of one size: nmln train {paths[0]} --nodes {common}",
+            f"One model learns all common sizes: nmln train {paths[0]}, or only some: --nodes {common}, "
+            "--sizes, --max-size",
         )
 
 

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import Size, one_thread, seed_option, settings_in, spinner
+from nmln.cli.common import (
+    MaxSize,
+    Size,
+    Sizes,
+    one_thread,
+    seed_option,
+    settings_in,
+    sizes_in,
+    spinner,
+)
 from nmln.cli.processes import check_processes, cores, stoppable
 from nmln.cli.stages import perform
 from nmln.errors import InterruptedRunError
@@ -32,6 +41,8 @@ def run(
         str, typer.Option(help="A named set of molecules, or a .smi or .csv file.")
     ] = "pubchem-10",
     size: Size = None,
+    sizes: Sizes = None,
+    max_size: MaxSize = None,
     minutes: Annotated[
         float | None,
         typer.Option(
@@ -79,9 +90,10 @@ def run(
 
     began = time.monotonic()
     settings = pipeline.JobSettings(
-        data, size, minutes, num_samples, seed, settings_in(change or []), chains, burn_in
-    )
-    folder = output or Path("runs") / _name(data, size)
+        data, size, minutes, num_samples, seed, settings_in(change or []), chains, burn_in,
+        sizes_in(sizes), max_size,
+    )  # fmt: skip
+    folder = output or Path("runs") / _name(data, settings)
     command = shlex.join(["nmln", *sys.argv[1:]])
     check_processes(processes)
     with _kept(command), stoppable(command):
@@ -131,10 +143,14 @@ def _performer(command: str) -> "Performer":
     return performer
 
 
-def _name(data: str, size: int | None) -> str:
-    """The default name of a job's folder, from the name of its data."""
+def _name(data: str, settings: "JobSettings") -> str:
+    """The default name of a job's folder, from the name of its data and their sizes."""
     name = re.sub(r"\.(gz|smi|smiles|txt|csv|tsv)", "", Path(data).name) or "job"
-    return f"main-{name}" if size is None else f"main-{name}-{size}"
+    if settings.sizes is not None:
+        return f"main-{name}-{settings.sizes[0]}-to-{settings.sizes[-1]}"
+    if settings.max_size is not None:
+        return f"main-{name}-to-{settings.max_size}"
+    return f"main-{name}" if settings.size is None else f"main-{name}-{settings.size}"
 
 
 @contextmanager

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmln.cli.common import alone, one_thread, seed_option, settings_in
+from nmln.cli.common import (
+    MaxSize,
+    Sizes,
+    alone,
+    one_thread,
+    seed_option,
+    settings_in,
+    sizes_in,
+)
 from nmln.cli.processes import cores
 from nmln.cli.stages import perform
 from nmln.dropped import dropped_lines
@@ -64,10 +72,11 @@ def train(
             "--nodes",
             "--size",
             min=1,
-            help="Use only molecules with exactly this many heavy atoms. Required if the data have "
-            "several sizes.",
+            help="Use only molecules with exactly this many heavy atoms.",
         ),
     ] = None,
+    sizes: Sizes = None,
+    max_size: MaxSize = None,
     steps: Annotated[
         int | None,
         typer.Option(min=0, help="Number of parameter updates.", show_default="3000"),
@@ -109,7 +118,19 @@ def train(
         require("nmln train --tensorboard", "tensorboard")
     one_thread()
     if resume is not None:
-        given = (source, output, config, preset, nodes, steps, minutes, seed, change)
+        given = (
+            source,
+            output,
+            config,
+            preset,
+            nodes,
+            sizes,
+            max_size,
+            steps,
+            minutes,
+            seed,
+            change,
+        )
         if any(one is not None and one != [] for one in given):
             raise InputError(
                 "--resume continues a run with its recorded settings. The only other options allowed "
@@ -129,6 +150,8 @@ def train(
         "data.source": source,
         "data.language": None if language is None else str(language),
         "data.nodes": nodes,
+        "data.sizes": sizes_in(sizes),
+        "data.max_size": max_size,
         "training.steps": steps,
         "training.minutes": minutes,
         "training.seed": seed,
@@ -279,9 +302,13 @@ class TrainingDisplay:
 
     def on_start(self, job: "TrainingJob") -> None:
         source, training = job.source, job.config.training
+        size = source.spaces[-1].measure
+        told = (
+            str(size) if len(source.buckets) == 1 else f"{source.domains_in_words}; at most {size}"
+        )
         self.console.print(
             f"{len(source.train):,} worlds to learn from, {len(source.test):,} held out; "
-            f"{source.space.measure}\n{training.steps:,} steps, {job.trainer.ranks.count} "
+            f"{told}\n{training.steps:,} steps, {job.trainer.ranks.count} "
             f"process{'es' if job.trainer.ranks.count > 1 else ''}, kept in {job.folder}",
             markup=False,
         )

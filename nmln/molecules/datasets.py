@@ -25,18 +25,14 @@ import torch
 from jaxtyping import Int64, Integer
 from torch import Tensor
 
-from nmln.config import DataConfig
 from nmln.dropped import DropCounter, Dropped
 from nmln.errors import InputError
 from nmln.files import write_lines
-from nmln.formats.registry import Format, Parsed, register
 from nmln.molecules.chemistry import (
     Molecule,
     Refusal,
-    atoms_of,
     encode_all,
     order_atoms,
-    rdkit_version,
     space_for,
 )
 from nmln.molecules.decoding import Decoder
@@ -135,10 +131,10 @@ def load(
     those in `atoms`: then molecules with others are dropped. One process reads 1,000 to 3,000 lines per
     second (measured); more `processes` help with large files where cores are idle.
     """
-    source = _of_size(source, nodes)
+    source = of_size(source, nodes)
     tally, sizes = DropCounter(), Counter[int]()
     molecules: list[tuple[int, Molecule]] = []
-    for number, molecule in _distinct(source, processes, tally):
+    for number, molecule in distinct(source, processes, tally):
         size = len(molecule.atoms)
         sizes[size] += 1
         if nodes in (None, size):
@@ -150,15 +146,15 @@ def load(
             (common, _), *_ = sizes.most_common(1)
             raise InputError(
                 "the molecules of a model must have one size, got several sizes (heavy atoms: "
-                f"molecules): {_show(sizes)}. Choose one: --nodes {common} on the command line, "
-                f"size={common} in Python.",
+                f"molecules): {sizes_in_words(sizes)}. Choose one: --nodes {common} on the command "
+                f"line, size={common} in Python.",
                 str(source),
             )
         (nodes,) = sizes
     if nodes not in sizes:
         raise InputError(
             f"no molecule has {nodes} heavy atoms. Available sizes (heavy atoms: molecules): "
-            f"{_show(sizes)}.",
+            f"{sizes_in_words(sizes)}.",
             str(source),
             kind="empty",
         )
@@ -209,7 +205,7 @@ def write_smiles(path: Path, space: Space, worlds: Iterable[Integer[Tensor, " gr
 def describe(source: str | Path, processes: int = 1, watch: Watch | None = None) -> Description:
     """The contents of a source, with all sizes; read like `load` does, but not kept in memory."""
     tally, sizes, atoms = DropCounter(), Counter[int](), Counter[str]()
-    for _, molecule in _distinct(source, processes, tally, watch):
+    for _, molecule in distinct(source, processes, tally, watch):
         sizes[len(molecule.atoms)] += 1
         atoms.update(set(molecule.atoms))
     dropped = tally.dropped()
@@ -276,13 +272,13 @@ def _held(folder: Path, families: Collection[str] | None = None) -> list[str]:
     return [f"{family}-{size}" for family, size in sorted(named)]
 
 
-def _of_size(source: str | Path, nodes: int | None) -> str | Path:
+def of_size(source: str | Path, nodes: int | None) -> str | Path:
     """The source itself; of a whole download with a number of heavy atoms, the set of that size."""
     return f"{source}-{nodes}" if str(source).lower() in SOURCES and nodes is not None else source
 
 
 @contextmanager
-def _located(source: str | Path, processes: int) -> Iterator[tuple[Path, bool | None]]:
+def located(source: str | Path, processes: int) -> Iterator[tuple[Path, bool | None]]:
     """The file of a name or a path; True with it if it is a table, regardless of its file name."""
     text = str(source)
     named = None if text.lower().endswith(SUFFIXES) else _NAME.fullmatch(text)
@@ -326,13 +322,13 @@ def _named(text: str, parts: re.Match[str], processes: int) -> Path:
     )
 
 
-def _distinct(
+def distinct(
     source: str | Path, processes: int, tally: DropCounter, watch: Watch | None = None
 ) -> Iterator[tuple[int, Molecule]]:
     """The different molecules of a source with their lines; dropped lines are counted."""
     first: dict[str, int] = {}
     empty = True
-    with _located(source, processes) as (path, table):
+    with located(source, processes) as (path, table):
         for number, found in parse_stream(stream_smiles(path, table, watch), processes):
             empty = False
             if isinstance(found, Refusal):
@@ -355,34 +351,8 @@ def _distinct(
         )
 
 
-def _show(sizes: Counter[int]) -> str:
+def sizes_in_words(sizes: Counter[int]) -> str:
     """The sizes in order; only the most common ones if there are very many."""
     shown = ", ".join(f"{size}: {count:,}" for size, count in sorted(sizes.most_common(_SHOWN)))
     others = len(sizes) - _SHOWN
     return f"{shown}, and {others} others" if others > 0 else shown
-
-
-# The formats. Names of sets are read as `.smi` files.
-
-
-def _read(config: DataConfig) -> Parsed:
-    found = load(config.source, config.nodes)
-    return Parsed.of(found.space, found.worlds, names=found.smiles, dropped=found.dropped)
-
-
-def _files(config: DataConfig) -> Iterator[Path]:
-    with _located(_of_size(config.source, config.nodes), 1) as (path, _):
-        yield path
-
-
-def _format(name: str, standard: bool) -> Format:
-    endings = (f".{name}", f".{name}.gz")
-    return Format(
-        name, "molecules", endings, _read, write_smiles, check=atoms_of, files=_files,
-        recognise=lambda path: path.name.lower().endswith(endings) and not path.is_dir(),
-        versions=lambda: {"rdkit": rdkit_version()}, standard=standard,
-    )  # fmt: skip
-
-
-register(_format("smi", standard=True))
-register(_format("csv", standard=False))

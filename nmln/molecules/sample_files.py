@@ -198,16 +198,18 @@ class _Names:
                 self.sizes.add(len(found.atoms))
 
 
-def judge(found: Molecule | Refusal, size: int | None) -> str | Refusal:
+def judge(found: Molecule | Refusal, *sizes: int | None) -> str | Refusal:
     """The canonical name of a generated molecule if it is valid, or the reason why it is not.
 
-    It is valid if a world can hold it, with exactly `size` heavy atoms if that is given.
+    It is valid if a world can hold it, with one of the `sizes` as its number of heavy atoms; None stands
+    for any size.
     """
     if isinstance(found, Refusal):
         return found
     atoms = len(found.atoms)
-    if size is not None and atoms != size:
-        detail = f"{found.smiles} has {atoms} heavy atoms, but {size} are wanted."
+    if None not in sizes and atoms not in sizes:
+        wanted = " or ".join(map(str, sizes))
+        detail = f"{found.smiles} has {atoms} heavy atoms, but {wanted} are wanted."
         return Refusal("another size", detail)
     return found.smiles
 

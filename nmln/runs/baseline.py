@@ -66,7 +66,7 @@ def begin(
     Args:
         folder: the folder of the run.
         name: the name of the baseline.
-        data: molecules of one size.
+        data: the molecules.
         budget: how long to train; by default as the settings of the baseline say.
         seed: the seed of all random numbers.
         changes: settings of the baseline that differ from those that belong to its name.

@@ -30,7 +30,7 @@ class BaselineHead:
     settings: dict[str, Any]
     updates: int
     seed: int
-    size: int  # heavy atoms of the training molecules
+    sizes: tuple[int, ...]  # heavy atoms of the training molecules
     run: RunHead  # what it has in common with other runs; only the data of its `config` mean something
     refused: tuple[Dropped, ...] = ()
     trained: dict[str, Any] | None = None
@@ -50,6 +50,7 @@ def new_head(
     refused: tuple[Dropped, ...],
 ) -> BaselineHead:
     """The description of a training that starts now."""
+    sizes = tuple(len(space.domain["node"]) for space in source.spaces)
     content = {
         "format": checkpoint.FORMAT,
         "nmln": checkpoint.VERSION,
@@ -58,7 +59,8 @@ def new_head(
         "settings": json.loads(json.dumps(settings)),
         "updates": updates,
         "seed": seed,
-        "size": len(source.space.domain["node"]),
+        "size": sizes[-1],
+        **({"sizes": list(sizes)} if len(sizes) > 1 else {}),
         "config": {"data": data.to_dict()},
         "program": source.program,
         "fingerprint": source.fingerprint,
@@ -68,7 +70,7 @@ def new_head(
         "trained": None,
     }
     run = RunHead(content, Config(data=data), source.kind, source.program, source.dropped)
-    return BaselineHead(name, content["settings"], updates, seed, content["size"], run, refused)
+    return BaselineHead(name, content["settings"], updates, seed, sizes, run, refused)
 
 
 def write_head(home: RunFolder, head: BaselineHead, source: Source | None = None) -> None:
@@ -105,10 +107,13 @@ def read_head(home: RunFolder) -> BaselineHead:
         fits = fits and all(type(one) is int for one in numbers)
         if not (fits and isinstance(settings, dict) and isinstance(trained, dict | None)):
             raise TypeError("its entries are of other types")
-        (name, program), (updates, seed, size) = texts, numbers
+        sizes = content.get("sizes", [content["size"]])
+        if not (isinstance(sizes, list) and sizes and all(type(one) is int for one in sizes)):
+            raise TypeError("its sizes must be whole numbers")
+        (name, program), (updates, seed, _) = texts, numbers
         run = RunHead(content, config, "molecules", program, dropped_in(content))
         refused = dropped_in({"dropped": content["refused"]})
-        return BaselineHead(name, settings, updates, seed, size, run, refused, trained)
+        return BaselineHead(name, settings, updates, seed, tuple(sizes), run, refused, trained)
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"this does not describe a baseline ({error}). Restore it from a copy, or train again.",

@@ -105,10 +105,12 @@ def sample(
     """
     if count < 1:
         raise InputError(f"the number of samples must be at least 1, got {count}.", kind="empty")
-    if size not in (None, opened.head.size):
+    sizes = opened.head.sizes
+    if size is not None and sizes != (size,):
+        told = " or ".join(map(str, sizes))
         raise InputError(
-            f"this baseline was trained on molecules of {opened.head.size} heavy atoms, but {size} are "
-            "asked for. Train another one on molecules of that size.",
+            f"this baseline was trained on molecules of {told} heavy atoms, but {size} are asked for. "
+            "Train another one on molecules of that size.",
             str(opened.folder),
             token=str(size),
             kind="unsupported",
@@ -171,7 +173,7 @@ def _draw(
     progress: Callable[[int, int], None] | None,
     save_every: float,
 ) -> None:
-    generator, settings, names = opened.generator, begun.settings, _Names(opened.head.size)
+    generator, settings, names = opened.generator, begun.settings, _Names(opened.head.sizes)
     saved, batches = time.monotonic(), -(-settings.samples // generator.at_once)
     with SampleFile(_rows(begun), drawn.offset, drawn.pending) as rows:
         while drawn.batches < batches:
@@ -216,8 +218,8 @@ def _lines(
 class _Names:
     """The canonical names of generated texts, or the reasons why they are not valid; remembers them."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        self.sizes = sizes
         self._known: dict[str, str | Refusal] = {}
 
     def of(self, texts: Sequence[str | None]) -> list[str | Refusal]:
@@ -225,7 +227,7 @@ class _Names:
             self._known.clear()
         new = list(dict.fromkeys(text for text in texts if text and text not in self._known))
         for text, found in zip(new, parse_all(new), strict=True):
-            self._known[text] = judge(found, self.size)
+            self._known[text] = judge(found, *self.sizes)
         return [self._known[text] if text else _NOTHING for text in texts]
 
 

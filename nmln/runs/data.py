@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int64, Integer
 from torch import Tensor
 
-from nmln.buckets import Bucket, Bucketed
+from nmln.buckets import Bucket, Bucketed, name_of
 from nmln.checkpoint import VERSION
 from nmln.config import DataConfig
 from nmln.errors import InputError
@@ -25,6 +25,7 @@ from nmln.molecules.decoding import Decoder
 from nmln.space import Space
 from nmln.types import Worlds
 
+_SHOWN = 20  # domains in a sentence
 _SETS = "smi"  # the format that reads names of sets, and says what is wrong with any other name
 
 
@@ -58,6 +59,14 @@ class Source(Bucketed):
     def program(self) -> str:
         """The language, the first domain and the formulas as text."""
         return str(Program(self.space.language, dict(self.space.domain), self.formulas))
+
+    @property
+    def domains_in_words(self) -> str:
+        """The number of worlds of every domain: `heavy atoms (molecules): 8 (120), 9 (300)`."""
+        shown = [f"{name_of(one.space)} ({len(one.worlds):,})" for one in self.buckets]
+        what = "heavy atoms (molecules)" if self.kind == "molecules" else "constants (worlds)"
+        more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+        return f"{what}: {', '.join(shown[:_SHOWN])}{more}"
 
     @property
     def learned(self) -> tuple[Bucket, ...]:

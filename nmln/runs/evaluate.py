@@ -249,7 +249,7 @@ def of_run(folder: Path, data: str | None = None) -> dict[Part, Reference]:
             kind="unsupported",
         )
     source = home.read_source(head, data)
-    sizes = frozenset([len(source.space.domain["node"])])
+    sizes = frozenset(len(space.domain["node"]) for space in source.spaces)
     chosen: dict[Part, frozenset[str]] = {
         "train": frozenset(source.names[at] for at in source.train.tolist()),
         "test": frozenset(source.names[at] for at in source.test.tolist()),

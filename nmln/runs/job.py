@@ -22,7 +22,7 @@ PRESET = "molecules"
 
 _KINDS: dict[str, Any] = {
     "data": str, "size": int | None, "minutes": float | int | None, "samples": int | None, "seed": int,
-    "changes": Mapping, "chains": int, "burn_in": int,
+    "changes": Mapping, "chains": int, "burn_in": int, "sizes": tuple | None, "max_size": int | None,
 }  # fmt: skip
 
 
@@ -42,12 +42,16 @@ class JobSettings:
     changes: Mapping[str, Any] = field(default_factory=dict)
     chains: int = 100
     burn_in: int = 300
+    sizes: tuple[int, ...] | None = None
+    max_size: int | None = None
 
     def config(self, processes: int = 1) -> Config:
         """The settings of the training."""
         flags: dict[str, Any] = {
             "data.source": self.data,
             "data.nodes": self.size,
+            "data.sizes": self.sizes,
+            "data.max_size": self.max_size,
             "training.seed": self.seed,
             "model.seed": self.seed,
             "training.processes": processes,
@@ -134,7 +138,10 @@ def read_settings(folder: Path) -> JobSettings | None:
     if not path.exists():
         return None
     try:
-        found = JobSettings(**checkpoint.read_json(path))
+        content = checkpoint.read_json(path)
+        if isinstance(sizes := content.get("sizes"), list):
+            content["sizes"] = tuple(sizes)
+        found = JobSettings(**content)
         for name, kind in _KINDS.items():
             if not isinstance(value := getattr(found, name), kind):
                 raise TypeError(f"{name} must not be of type {type(value).__name__}")
@@ -148,10 +155,13 @@ def read_settings(folder: Path) -> JobSettings | None:
 
 
 def write_settings(folder: Path, settings: JobSettings) -> None:
+    """Write what is asked of a job; several sizes only where they are chosen."""
+    content = asdict(settings)
+    for name in ("sizes", "max_size"):
+        if content[name] is None:
+            del content[name]
     with writing(RunFolder(folder).job):
-        write_lines(
-            RunFolder(folder).job, [json.dumps(asdict(settings), indent=2, ensure_ascii=False)]
-        )
+        write_lines(RunFolder(folder).job, [json.dumps(content, indent=2, ensure_ascii=False)])
 
 
 def repeating(folder: Path, attempts: int) -> str:
@@ -163,6 +173,10 @@ def repeating(folder: Path, attempts: int) -> str:
     words = ["nmln", "run", "--data", config.data.source]
     if settings.size is not None:
         words += ["--size", str(settings.size)]
+    if settings.sizes is not None:
+        words += ["--sizes", ",".join(map(str, settings.sizes))]
+    if settings.max_size is not None:
+        words += ["--max-size", str(settings.max_size)]
     words += [
         "--num-samples", str(attempts), "--seed", str(settings.seed),
         "--processes", str(config.training.processes or 1), "--output", f"{folder}-again",

@@ -217,7 +217,7 @@ def configuration_section(run: RunRecord) -> Section:
     parts = []
     for name, part in content.items():
         rows = [
-            (key, _setting(value, changed=value != default[name][key]))
+            (key, _setting(value, changed=value != default[name].get(key)))
             for key, value in part.items()
             if value is not None
         ]
@@ -258,7 +258,7 @@ def repeating(config: Config, folder: Path) -> str:
     for name, part in config.to_dict().items():
         for key, value in part.items():
             told = (name, key) in (("data", "source"), ("data", "language"))
-            if not told and value != default[name][key]:
+            if not told and value != default[name].get(key):
                 shown = value if isinstance(value, str) else json.dumps(value)
                 words += ["--set", f"{name}.{key}={shown}"]
     return shlex.join(words)

@@ -117,6 +117,8 @@ def read(
         f"{len(source.names):,} molecules: {len(source.train):,} to learn from, "
         f"{len(source.test):,} held out. All results go to {folder}"
     )
+    if len(source.buckets) > 1:
+        by.on_note(f"of several sizes, {source.domains_in_words}")
     if source.dropped:
         by.on_note(f"note: {dropped_lines(source.dropped)}")
     return settings, source

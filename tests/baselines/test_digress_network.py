@@ -73,7 +73,7 @@ def test_components_and_spectrum_of_a_graph_in_pieces() -> None:
 
 def test_charge_valence_and_weight_are_orders_and_weights_not_positions() -> None:
     orders = torch.tensor([[[0, 3, 0], [3, 0, 1], [0, 1, 0]]])
-    features = Features(weights=(12.0, 14.0), valences=(4, 3), heaviest=76.0)
+    features = Features(weights=(12.0, 14.0), valences=(4, 3), heaviest=76.0, largest=3)
     nodes, whole = features(torch.tensor([[1, 0, 0]]), orders)
     assert nodes.shape == (1, 3, 8)
     assert whole.shape == (1, 12)
@@ -86,7 +86,7 @@ def test_features_do_not_depend_on_the_numbering() -> None:
     graphs = random_graphs(8, 7, 0.3, seed=5).long()
     kinds = torch.randint(2, (8, 7), generator=torch.Generator().manual_seed(1))
     order = torch.tensor([3, 0, 6, 2, 5, 1, 4])
-    features = Features(weights=(12.0, 14.0), valences=(4, 3), heaviest=90.0)
+    features = Features(weights=(12.0, 14.0), valences=(4, 3), heaviest=90.0, largest=7)
     nodes, whole = features(kinds, graphs)
     moved_nodes, moved_whole = features(kinds[:, order], graphs[:, order][:, :, order])
     torch.testing.assert_close(moved_whole, whole)

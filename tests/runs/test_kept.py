@@ -146,6 +146,37 @@ def test_contents_that_do_not_fit_together_are_not_used(name: str, tmp_path: Pat
     assert kept_source(tmp_path / "kept") is None
 
 
+SEVERAL: dict[str, Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]] = {
+    "a domain more": lambda c, t: c["domains"].append({"node": 5}),
+    "a domain less": lambda c, t: c["domains"].pop(),
+    "one domain": lambda c, t: c.update(domains=[{"node": 3}]),
+    "domains that are a number": lambda c, t: c.update(domains=3),
+    "no domains": lambda c, t: c.pop("domains"),
+    "another first domain": lambda c, t: c["domains"].reverse(),
+    "an endless domain": lambda c, t: c["domains"][1].update(node=10**15),
+    "a home that is none": lambda c, t: t["homes"].fill_(7),
+    "a home below all": lambda c, t: t["homes"][:1].fill_(-1),
+    "a home too many": lambda c, t: t["homes"].fill_(1),
+    "homes of floats": lambda c, t: t.update(homes=t["homes"].double()),
+    "no homes": lambda c, t: t.pop("homes"),
+    "worlds without a number": lambda c, t: t.update(worlds=t.pop("worlds-0")),
+    "the format of one domain": lambda c, t: c.update(format=1),
+    "no worlds of a size": lambda c, t: t.update({"worlds-1": t["worlds-1"][:0].clone()}),
+    "a category too many": lambda c, t: t["worlds-1"].fill_(100),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_domains_that_do_not_fit_together_are_not_used(name: str, tmp_path: Path) -> None:
+    config = replace(molecules(tmp_path), nodes=None, sizes=(3, 4))
+    Path(config.source).write_text("\n".join([*LINES, "CCCC", "CCCO", "CCCN"]) + "\n")
+    keep_source(tmp_path / "kept", sources.load(config))
+    changed(tmp_path / "kept", lambda content, tensors: None)
+    assert kept_source(tmp_path / "kept") is not None
+    changed(tmp_path / "kept", SEVERAL[name])
+    assert kept_source(tmp_path / "kept") is None
+
+
 def test_a_flipped_bit_is_noticed_wherever_it_is(tmp_path: Path) -> None:
     path = tmp_path / "kept"
     keep_source(path, sources.load(worlds(tmp_path)))
