@@ -38,7 +38,7 @@ def train(
         str | None,
         typer.Argument(
             help="A named set of molecules, a .smi, .csv, .db, .nl or .graphml file, or a folder of "
-            ".graphml files.",
+            ".graphml or .db files.",
             show_default="pubchem-10",
         ),
     ] = None,
@@ -64,6 +64,14 @@ def train(
         Path | None,
         typer.Option(
             help="The .mln file that declares the predicates of .db data; its formulas are used too."
+        ),
+    ] = None,
+    domains: Annotated[
+        str | None,
+        typer.Option(
+            help="Constants of .db worlds that the language does not declare: 'common' to all worlds, "
+            "or of 'each' world those that it names.",
+            show_default="common",
         ),
     ] = None,
     nodes: Annotated[
@@ -119,18 +127,9 @@ def train(
     one_thread()
     if resume is not None:
         given = (
-            source,
-            output,
-            config,
-            preset,
-            nodes,
-            sizes,
-            max_size,
-            steps,
-            minutes,
-            seed,
+            source, output, config, preset, domains, nodes, sizes, max_size, steps, minutes, seed,
             change,
-        )
+        )  # fmt: skip
         if any(one is not None and one != [] for one in given):
             raise InputError(
                 "--resume continues a run with its recorded settings. The only other options allowed "
@@ -149,6 +148,7 @@ def train(
     flags: dict[str, Any] = {
         "data.source": source,
         "data.language": None if language is None else str(language),
+        "data.domains": domains,
         "data.nodes": nodes,
         "data.sizes": sizes_in(sizes),
         "data.max_size": max_size,

@@ -285,13 +285,35 @@ def format_worlds(
 
 
 def _read(config: DataConfig) -> Parsed:
-    return read_closed_worlds([Path(config.source)], config.language)
+    paths = list(_files(config))
+    if config.domains == "common":
+        return read_closed_worlds(paths, config.language)
+    from nmln.formats.each import encode_each
+
+    program = None if config.language is None else read_mln(config.language)
+    worlds = [world for path in paths for world in read_facts(path)]
+    language = program.language if program else infer_language(worlds)
+    declared, formulas = (program.domain, program.formulas) if program else (None, ())
+    with placed(config.language or paths[0]):
+        return encode_each(language, worlds, declared, formulas)
+
+
+def _files(config: DataConfig) -> Iterator[Path]:
+    path = Path(config.source)
+    yield from sorted(path.glob("*.db")) if path.is_dir() else [path]
+
+
+def _recognise(path: Path) -> bool:
+    """Whether a path is a `.db` file, or a folder with at least one and no graphs."""
+    if path.is_dir():
+        return any(path.glob("*.db")) and not any(path.glob("*.graphml"))
+    return path.suffix.lower() == ".db"
 
 
 def _format(name: str, standard: bool) -> Format:
     return Format(
         name, "db", (f".{name}",), _read, write_db, gather=read_closed_worlds, declarable=True,
-        standard=standard,
+        standard=standard, files=_files, recognise=_recognise if name == "db" else None,
     )  # fmt: skip
 
 

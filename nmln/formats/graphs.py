@@ -17,8 +17,9 @@ import torch
 from jaxtyping import Integer
 from torch import Tensor
 
+from nmln.buckets import Bucket
 from nmln.config import DataConfig
-from nmln.errors import InputError
+from nmln.errors import InputError, placed
 from nmln.files import check_readable
 from nmln.formats.registry import Format, Parsed, register
 from nmln.language import NONE, Attribute, Language, predicate
@@ -66,16 +67,6 @@ def read_graphs(path: Path) -> list[nx.Graph]:
     for file in files:
         graph = read_graphml(file)
         graphs.append(nx.DiGraph(graph) if graph.is_directed() else nx.Graph(graph))
-    sizes = sorted({len(graph) for graph in graphs})
-    if len(sizes) > 1:
-        found = ", ".join(
-            f"{size} ({sum(len(g) == size for g in graphs)} graphs)" for size in sizes
-        )
-        raise InputError(
-            f"one model is over one domain, but these graphs have different numbers of nodes: {found}. "
-            "Keep graphs of one size.",
-            str(path),
-        )
     return graphs
 
 
@@ -134,17 +125,7 @@ def from_networkx(
     Without a space the language is read off all graphs: which attributes occur and with which values
     (kept as text). Graphs with other node names but as many nodes are numbered in their own order.
     """
-    if not graphs:
-        raise InputError("no graphs were given. Give at least one.", kind="empty")
-    if len({graph.is_directed() for graph in graphs}) > 1:
-        raise InputError(
-            "some graphs are directed and some are not. Convert them to one kind.", kind="conflict"
-        )
-    if any(graph.is_multigraph() for graph in graphs):
-        raise InputError(
-            "a multigraph has several edges per pair. Convert it with networkx.Graph(g).",
-            kind="unsupported",
-        )
+    _refuse_kinds(graphs)
     nodes = _common_nodes(graphs)
     if space is None:
         space = Space(_infer_language(graphs), {NODE: nodes})
@@ -161,6 +142,41 @@ def from_networkx(
         names = dict(zip(graph, own if set(own) == set(constants) else constants, strict=True))
         worlds.append(from_atoms(space, _atoms(graph, names, space.language)))
     return space, torch.stack(worlds)
+
+
+def parse_graphs(graphs: Sequence[nx.Graph]) -> Parsed:
+    """Graphs of any numbers of nodes as worlds over one language, which is read off all graphs."""
+    _refuse_kinds(graphs)
+    sizes = sorted({len(graph) for graph in graphs})
+    if len(sizes) == 1:
+        return Parsed.of(*from_networkx(graphs))
+    language = _infer_language(graphs)
+    buckets = []
+    for size in sizes:
+        mine = [graph for graph in graphs if len(graph) == size]
+        try:
+            space = Space(language, {NODE: _common_nodes(mine)})
+        except InputError as error:
+            raise InputError(
+                f"graphs of {size} nodes cannot be learned: {error.message}", kind=error.kind
+            ) from None
+        buckets.append(Bucket(*from_networkx(mine, space)))
+    homes = torch.tensor([sizes.index(len(graph)) for graph in graphs], dtype=torch.int64)
+    return Parsed(tuple(buckets), homes)
+
+
+def _refuse_kinds(graphs: Sequence[nx.Graph]) -> None:
+    if not graphs:
+        raise InputError("no graphs were given. Give at least one.", kind="empty")
+    if len({graph.is_directed() for graph in graphs}) > 1:
+        raise InputError(
+            "some graphs are directed and some are not. Convert them to one kind.", kind="conflict"
+        )
+    if any(graph.is_multigraph() for graph in graphs):
+        raise InputError(
+            "a multigraph has several edges per pair. Convert it with networkx.Graph(g).",
+            kind="unsupported",
+        )
 
 
 def _common_nodes(graphs: Sequence[nx.Graph]) -> tuple[str, ...]:
@@ -311,6 +327,12 @@ def _recognise(path: Path) -> bool:
     return path.suffix.lower() == SUFFIX
 
 
+def _read(config: DataConfig) -> Parsed:
+    graphs = read_graphs(Path(config.source))
+    with placed(config.source if len({len(graph) for graph in graphs}) > 1 else None):
+        return parse_graphs(graphs)
+
+
 def _files(config: DataConfig) -> Iterator[Path]:
     yield from _graph_files(Path(config.source))
 
@@ -321,8 +343,7 @@ def _check(space: Space) -> None:
 
 register(
     Format(
-        "graphml", "graphs", (SUFFIX,),
-        lambda config: Parsed.of(*from_networkx(read_graphs(Path(config.source)))), write_graphs,
+        "graphml", "graphs", (SUFFIX,), _read, write_graphs,
         check=_check, recognise=_recognise, files=_files, standard=True, folder=True,
     )
 )  # fmt: skip

@@ -180,7 +180,8 @@ def format_of(source: str) -> Format:
             return one
     if path.is_dir():
         raise InputError(
-            "this is a folder without a .graphml file in it. Name a folder of graphs, or a file.",
+            "this is a folder without a .graphml or .db file in it. Name a folder of graphs or worlds, "
+            "or a file.",
             source,
         )
     if path.suffix.lower() == ".mln":

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from nmln import checkpoint
-from nmln.config import Config
+from nmln.config import Config, DataConfig
 from nmln.distributed import Ranks
 from nmln.errors import InputError, InterruptedRunError
 from nmln.model import Model
@@ -80,13 +80,7 @@ def begin(
     ranks = ranks or Ranks()
     home = RunFolder(folder)
     home.check_new()
-    if config.data.language is not None and not sources.format_of(config.data.source).declarable:
-        raise InputError(
-            "a language (--language) is used only with .db files, and this is another kind of data. "
-            "Leave it out.",
-            config.data.source,
-            kind="unsupported",
-        )
+    _refuse_unused(config.data)
     # Recorded: later, any number of processes continues with the same blocks.
     blocks = max(config.training.blocks, ranks.count)
     config = replace(config, training=replace(config.training, blocks=blocks))
@@ -106,6 +100,21 @@ def begin(
             home.check_new(source)  # again: another process may have written here in the meantime
             home.write_head(model, source)
     return TrainingJob(folder, config, source, model, trainer, Guard.of(trainer))
+
+
+def _refuse_unused(data: DataConfig) -> None:
+    """Refuse settings of `.db` worlds for data of another kind."""
+    given = {
+        "a language (--language)": data.language is not None,
+        "--domains": data.domains == "each",
+    }
+    for name, used in given.items():
+        if used and not sources.format_of(data.source).declarable:
+            raise InputError(
+                f"{name} is used only with .db files, and this is another kind of data. Leave it out.",
+                data.source,
+                kind="unsupported",
+            )
 
 
 def resume(

@@ -1,0 +1,72 @@
+"""Worlds of `.db` text in which every world has constants of its own."""
+
+from collections.abc import Sequence
+
+from nmln.buckets import size_of, sorted_out
+from nmln.errors import InputError
+from nmln.formats.db import Facts, infer_domain
+from nmln.formats.registry import Parsed
+from nmln.language import Domain, Language
+from nmln.logic import WeightedFormula
+from nmln.space import Space
+from nmln.worlds import World, from_atoms
+
+_Constants = dict[str, tuple[str, ...]]
+
+
+def encode_each(
+    language: Language,
+    worlds: Sequence[Facts],
+    domain: Domain | None = None,
+    formulas: tuple[WeightedFormula, ...] = (),
+) -> Parsed:
+    """Closed worlds, each over the constants that it names, with a bucket for every size.
+
+    Sorts in `domain` have the same constants in all worlds. Where two worlds of a size name different
+    constants of a sort, these are numbered in the order in which each world names them: a potential does
+    not see names.
+    """
+    buckets: dict[tuple[int, ...], _Bucket] = {}
+    rows: list[World] = []
+    keys: list[tuple[int, ...]] = []
+    for facts in worlds:
+        own = infer_domain([facts], language, domain)
+        key = tuple(len(names) for names in own.values())
+        bucket = buckets.setdefault(key, _Bucket(own))
+        try:
+            rows.append(from_atoms(bucket.space_of(language, own), facts.literals))
+        except InputError as error:
+            raise facts.place(error) from None
+        keys.append(key)
+    made = {key: Space(language, bucket.names) for key, bucket in buckets.items()}
+    order = sorted(made, key=lambda key: size_of(made[key]))
+    numbers = {key: number for number, key in enumerate(order)}
+    spaces = [made[key] for key in order]
+    return Parsed(*sorted_out(spaces, rows, [numbers[key] for key in keys]), formulas)
+
+
+class _Bucket:
+    """The constants of the worlds of one size: those of the first, and whether all others have them."""
+
+    def __init__(self, first: _Constants) -> None:
+        self.first, self.shared = first, dict.fromkeys(first, True)
+        self._spaces: dict[tuple[tuple[str, ...], ...], Space] = {}
+
+    def space_of(self, language: Language, own: _Constants) -> Space:
+        """The space of one world: shared constants in the order of the first one."""
+        mine = {}
+        for sort, names in own.items():
+            same = set(names) == set(self.first[sort])
+            self.shared[sort] &= same
+            mine[sort] = self.first[sort] if same else names
+        key = tuple(mine.values())
+        if key not in self._spaces:
+            self._spaces = {key: Space(language, mine)}  # the last one only: there may be many
+        return self._spaces[key]
+
+    @property
+    def names(self) -> dict[str, tuple[str, ...] | int]:
+        """The constants of the bucket, or their number where worlds name different ones."""
+        return {
+            sort: names if self.shared[sort] else len(names) for sort, names in self.first.items()
+        }
