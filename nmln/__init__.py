@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0.dev0"
 
 _HOMES = {
+    "Bucket": "buckets",
     "Attribute": "language",
     "Language": "language",
     "predicate": "language",
@@ -91,6 +92,7 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from nmln.adaptation import equal_rejection as equal_rejection
+    from nmln.buckets import Bucket as Bucket
     from nmln.config import configure as configure
     from nmln.diagnostics import diagnose as diagnose
     from nmln.errors import InputError as InputError

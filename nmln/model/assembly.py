@@ -11,6 +11,7 @@ from nmln.config import Config, ModelConfig, configure
 from nmln.errors import InputError, placed
 from nmln.formats.mln import Program, parse_mln
 from nmln.logic import WeightedFormula
+from nmln.model.domains import Domain, domains_in_json, read_domains
 from nmln.potentials.base import BasePotential, by_level, refuse_complex
 from nmln.potentials.bounded import BoundedPotential
 from nmln.potentials.formula import FormulaPotential
@@ -31,12 +32,19 @@ class Assembled(NamedTuple):
     potential: TotalPotential
     config: Config
     formulas: tuple[WeightedFormula, ...]
+    domains: tuple[Domain, ...] = ()
 
 
-def describe(space: Space, formulas: Sequence[WeightedFormula], config: Config) -> dict[str, Any]:
-    """Everything but the numbers of a model, in JSON form."""
+def describe(
+    space: Space,
+    formulas: Sequence[WeightedFormula],
+    config: Config,
+    domains: Sequence[Domain] = (),
+) -> dict[str, Any]:
+    """Everything but the numbers of a model, in JSON form; domains only if it has several."""
     program = Program(space.language, dict(space.domain), tuple(formulas))
-    return {"program": str(program), "config": config.to_dict()}
+    several = {"domains": domains_in_json(domains)} if domains else {}
+    return {"program": str(program), "config": config.to_dict(), **several}
 
 
 def from_description(content: Mapping[str, Any], source: str | None = None) -> Assembled:
@@ -47,18 +55,26 @@ def from_description(content: Mapping[str, Any], source: str | None = None) -> A
     program = parse_mln(text, source or "model")
     with placed(source):
         space = Space(program.language, program.domain)
+        domains: tuple[Domain, ...] = ()
+        if "domains" in content:
+            domains = read_domains(program.language, content["domains"])
+            if domains[0].space != space:
+                raise InputError("its first domain is not that of its program.", kind="damaged")
         config = configure(settings, source)
-        potential = empty_potential(space, config, program.formulas)
-    return Assembled(space, potential, config, program.formulas)
+        potential = empty_potential(space, config, program.formulas, len(domains))
+    return Assembled(space, potential, config, program.formulas, domains)
 
 
 def empty_potential(
-    space: Space, config: Config, formulas: Sequence[WeightedFormula]
+    space: Space, config: Config, formulas: Sequence[WeightedFormula], domains: int = 0
 ) -> TotalPotential:
-    """The potential of a model whose base term is still zero everywhere."""
+    """The potential of a model whose base term is still zero everywhere.
+
+    `domains` is the number of domains if there are several.
+    """
     learned = _learned(space, Method.of(config.ladder).trained_levels, config, formulas)
     table = torch.zeros(learned.levels, space.entries)
-    return _completed(learned, config, IndependentPotential(space, table))
+    return _completed(learned, config, IndependentPotential(space, table, domains))
 
 
 def new_potential(

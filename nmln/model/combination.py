@@ -18,6 +18,7 @@ from nmln.config import Config, override
 from nmln.errors import InputError
 from nmln.logic import WeightedFormula
 from nmln.model.assembly import empty_potential, networks_of, take
+from nmln.model.domains import Domain
 from nmln.potentials.base import BasePotential
 from nmln.potentials.total import TotalPotential
 from nmln.space import Space
@@ -56,6 +57,9 @@ class Combinable(Protocol):
     def potential(self) -> BasePotential: ...
 
     @property
+    def domains(self) -> tuple[Domain, ...]: ...
+
+    @property
     def formulas(self) -> tuple[WeightedFormula, ...]: ...
 
     @property
@@ -90,6 +94,12 @@ def check_alike(models: Sequence[Combinable], names: Sequence[str] = ()) -> None
     first = models[0]
     for number, model in enumerate(models):
         name = names[number] if names else None
+        if model.domains:
+            raise InputError(
+                "models of several domains cannot be combined. Combine models of one domain each.",
+                name,
+                kind="unsupported",
+            )
         if model.space != first.space or model.formulas != first.formulas:
             raise InputError(
                 "the models are over different languages, domains or formulas. Combine models that were "

@@ -8,7 +8,7 @@ from typing import Any
 from jaxtyping import Integer
 from torch import Generator, Tensor
 
-from nmln.buckets import Bucket
+from nmln.buckets import Bucket, names_of
 from nmln.checkpoint import MODEL, load_model, save_model
 from nmln.config import Config, override
 from nmln.errors import InputError
@@ -18,6 +18,7 @@ from nmln.logic import WeightedFormula
 from nmln.model.assembly import describe, from_description, new_potential, take
 from nmln.model.chains import ModelChains
 from nmln.model.combination import Report, fit_betas, mean_potential
+from nmln.model.domains import Domain, choose, domains_of, draw, refuse_several, stream
 from nmln.model.generation import MOST_TRIES, collect, decoder_for
 from nmln.model.pretrained import folder_of
 from nmln.potentials.base import BasePotential
@@ -32,38 +33,41 @@ from nmln.types import Sweep
 
 @dataclass(frozen=True)
 class Model:
-    """A trained (or yet untrained) distribution over worlds, at every level of its ladder."""
+    """A trained (or yet untrained) distribution over worlds, at every level of its ladder.
+
+    A model of several `domains` is P(world) = P(domain) P(world | domain) with the shares of the data;
+    its `space` and `potential` are those of the first domain, and `on` gives the others.
+    """
 
     space: Space
     potential: BasePotential
     config: Config
     formulas: tuple[WeightedFormula, ...] = ()
+    domains: tuple[Domain, ...] = ()
 
     @staticmethod
     def build(
-        space: Space,
-        worlds: Integer[Tensor, "worlds groups"],
+        space: Space | Sequence[Bucket],
+        worlds: Integer[Tensor, "worlds groups"] | None = None,
         config: Config | None = None,
         formulas: Sequence[WeightedFormula] = (),
     ) -> "Model":
         """A model that has learned only the marginals of its base term.
 
         Args:
-            space: the language and the domain.
-            worlds: the data.
+            space: the language and the domain, or data of several domains in buckets.
+            worlds: the data, if they are of one domain.
             config: the settings; by default those of `Config()`.
             formulas: formulas whose weights are learned beside the networks.
         """
-        config = config or Config()
-        if not len(worlds):
-            raise InputError("there are no worlds to train on. Give at least one.", kind="empty")
-        potential = new_potential([Bucket(space, worlds)], config, formulas)
-        return Model(space, potential, config, tuple(formulas))
+        config, buckets = config or Config(), _buckets(space, worlds)
+        potential = new_potential(buckets, config, formulas)
+        return Model(buckets[0].space, potential, config, tuple(formulas), domains_of(buckets))
 
     @staticmethod
     def fit(
-        space: Space,
-        worlds: Integer[Tensor, "worlds groups"],
+        space: Space | Sequence[Bucket],
+        worlds: Integer[Tensor, "worlds groups"] | None = None,
         config: Config | None = None,
         formulas: Sequence[WeightedFormula] = (),
         report: Report | None = None,
@@ -73,14 +77,15 @@ class Model:
         A budget in minutes becomes a number of steps by a short pilot; the model's `config` has it.
 
         Args:
-            space: the language and the domain.
-            worlds: the data.
+            space: the language and the domain, or data of several domains in buckets.
+            worlds: the data, if they are of one domain.
             config: the settings; by default those of `Config()`.
             formulas: formulas whose weights are learned beside the networks.
             report: called after every step with its metrics.
         """
-        model = Model.build(space, worlds, config, formulas)
-        trainer = Trainer(model.potential, worlds, model.config)
+        buckets = _buckets(space, worlds)
+        model = Model.build(buckets, config=config, formulas=formulas)
+        trainer = Trainer(model.potential, buckets, model.config)
         if model.config.training.minutes is not None:
             steps = steps_in(model.config.training.minutes, trainer)
             trainer.config = override(
@@ -95,6 +100,13 @@ class Model:
     def averaged(self, trainer: Trainer) -> "Model":
         """This model with the parameters that sampling uses: their moving average, if there is one."""
         return replace(self, potential=trainer.average or trainer.potential)
+
+    def on(self, space: Space) -> "Model":
+        """The model of one domain, which may be another one than those of the data.
+
+        Its parameters are shared with this model.
+        """
+        return Model(space, self.potential.on(space), self.config, self.formulas)
 
     @property
     def method(self) -> Method:
@@ -153,6 +165,7 @@ class Model:
             evidence: what every world agrees with.
             added: one more potential with as many levels as the chains have.
         """
+        refuse_several(self.domains, "sampling chains")
         return ModelChains.of(
             self.space,
             self.potential,
@@ -178,8 +191,12 @@ class Model:
         kind: str | None = None,
         valid_only: bool = True,
         attempts: int | None = None,
+        size: int | None = None,
+        sizes: Sequence[int] | None = None,
     ) -> list[Any]:
         """n results, decoded by what the language is about; the same seed gives the same results.
+
+        A model of several domains draws a domain by its share for every result.
 
         A model of molecules gives SMILES, one of graphs NetworkX graphs, any other frozen sets of true
         ground atoms. Results of one chain, which are `chains` places apart, are not independent.
@@ -203,7 +220,22 @@ class Model:
             valid_only: False gives the first n attempts, with None in the place of those that are not
                 valid.
             attempts: how many worlds are drawn at most; by default 100 per result.
+            size: the number of constants, such as the heavy atoms of molecules. A size that was not in
+                the data is allowed, with a warning that it is an extrapolation.
+            sizes: several sizes, by their shares among each other in the data; evenly, if one was not in
+                the data.
         """
+        if size is not None and sizes is not None:
+            raise InputError("size and sizes both choose sizes. Give one of them.", kind="conflict")
+        chosen = (size,) if size is not None else sizes
+        domains = self.domains if chosen is None else choose(self.domains, self.space, chosen)
+        if domains:
+            options: dict[str, Any] = {
+                "chains": chains, "burn_in": burn_in, "thin": thin, "moves": moves, "kernel": kernel,
+                "evidence": evidence, "added": added, "kind": kind, "valid_only": valid_only,
+                "attempts": attempts,
+            }  # fmt: skip
+            return self._generate_of(domains, n, seed, options)
         for name, number in (("n", n), ("chains", chains), ("attempts", attempts or 1)):
             if number < 1:
                 raise InputError(f"{name} must be at least 1, got {number}.")
@@ -222,6 +254,28 @@ class Model:
         )
         return collect((sweep.state.values[-1] for sweep in sweeps), decode, n, valid_only)
 
+    def _generate_of(
+        self, domains: Sequence[Domain], n: int, seed: int, options: dict[str, Any]
+    ) -> list[Any]:
+        """Results of some domains: of one with the seed itself, of several by their shares."""
+        if len(domains) == 1:
+            return self.on(domains[0].space).generate(n, seed=seed, **options)
+        if options["evidence"] is not None or options["added"] is not None:
+            raise InputError(
+                "evidence and added potentials are about one domain, but this draws from several "
+                f"({names_of([one.space for one in domains])}). Choose one with size.",
+                kind="conflict",
+            )
+        if n < 1:
+            raise InputError(f"n must be at least 1, got {n}.")
+        drawn = draw(domains, n, seed)
+        results = {}
+        for number in sorted(set(drawn)):
+            own, count = stream(seed, str(number)), drawn.count(number)
+            some: dict[str, Any] = options | {"attempts": _share(options["attempts"], count, n)}
+            results[number] = iter(self.on(domains[number].space).generate(count, seed=own, **some))
+        return [next(results[number]) for number in drawn]
+
     def given(
         self,
         evidence: Evidence | None = None,
@@ -229,6 +283,7 @@ class Model:
         formulas: Sequence[WeightedFormula] = (),
     ) -> Conditional:
         """The model's distribution given evidence, ready for queries; formulas are added to it."""
+        refuse_several(self.domains, "a query")
         return Conditional.of_levels(
             self.level(-1),
             self.method.sampled(self.potential),
@@ -289,6 +344,7 @@ class Model:
         networks are better than others: a few hundred steps find out by how much. The cost of a further
         piece is fitted too, where pieces are counted. Everything else stays as it is.
         """
+        refuse_several(self.domains, "fitting betas")
         return replace(self, potential=fit_betas(self, worlds, steps, report))
 
     def take(self, tensors: Mapping[str, Tensor], source: str) -> None:
@@ -297,10 +353,33 @@ class Model:
 
     def describe(self) -> dict[str, Any]:
         """Everything but the numbers: language, domain, formulas and configuration."""
-        return describe(self.space, self.formulas, self.config)
+        return describe(self.space, self.formulas, self.config, self.domains)
 
     @staticmethod
     def described(content: dict[str, Any], source: str | None = None) -> "Model":
         """A model with this description, its parameters still to be filled in."""
         made = from_description(content, source)
-        return Model(made.space, made.potential, made.config, made.formulas)
+        return Model(made.space, made.potential, made.config, made.formulas, made.domains)
+
+
+def _buckets(
+    space: Space | Sequence[Bucket], worlds: Integer[Tensor, "worlds groups"] | None
+) -> list[Bucket]:
+    """The data of a model in buckets; refuses those without worlds."""
+    if isinstance(space, Space):
+        found = [] if worlds is None else [Bucket(space, worlds)]
+    elif worlds is not None:
+        raise InputError(
+            "buckets have their worlds in them. Give either a space and worlds, or buckets.",
+            kind="conflict",
+        )
+    else:
+        found = list(space)
+    if not found or not all(len(bucket.worlds) for bucket in found):
+        raise InputError("there are no worlds to train on. Give at least one.", kind="empty")
+    return found
+
+
+def _share(attempts: int | None, count: int, total: int) -> int | None:
+    """The part of a number of attempts that belongs to some of all results."""
+    return None if attempts is None else max(1, attempts * count // total)

@@ -110,7 +110,7 @@ def test_an_error_of_one_world_names_its_line(tmp_path: Path) -> None:
 
 def test_graphs_of_several_sizes_share_a_language() -> None:
     graphs = [nx.path_graph(5), nx.cycle_graph(3), nx.star_graph(4), nx.complete_graph(4)]
-    nx.set_node_attributes(graphs[1], "red", "colour")
+    nx.set_node_attributes(graphs[1], dict.fromkeys(graphs[1], "red"), "colour")
     found = parse_graphs(graphs)
     assert [len(space.domain["node"]) for space in found.spaces] == [3, 4, 5]
     assert found.homes.tolist() == [2, 0, 2, 1]

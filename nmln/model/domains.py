@@ -1,0 +1,116 @@
+"""The domains of a model: the sizes of its data, with their shares, and the choice of some."""
+
+import hashlib
+import warnings
+from collections.abc import Sequence
+from math import isclose
+from typing import Any, NamedTuple
+
+import torch
+from torch import Generator
+
+from nmln.buckets import Bucket, domain_in_json, name_of, names_of, shares_of, space_in_json
+from nmln.errors import InputError
+from nmln.language import Language
+from nmln.space import Space
+
+
+class Domain(NamedTuple):
+    """One domain of a model of several, and the share of the data that it had."""
+
+    space: Space
+    share: float
+
+
+def domains_of(buckets: Sequence[Bucket]) -> tuple[Domain, ...]:
+    """The domains of data; none for data of one domain, whose model has it as its space."""
+    if len(buckets) == 1:
+        return ()
+    shares = shares_of(buckets)
+    return tuple(Domain(one.space, share) for one, share in zip(buckets, shares, strict=True))
+
+
+def domains_in_json(domains: Sequence[Domain]) -> list[dict[str, Any]]:
+    """Domains and their shares as JSON values."""
+    return [{"domain": domain_in_json(one.space), "share": one.share} for one in domains]
+
+
+def read_domains(language: Language, content: Any) -> tuple[Domain, ...]:
+    """The domains that `domains_in_json` wrote; refuses anything else."""
+    found = []
+    for one in content if isinstance(content, list) else [None]:
+        if not isinstance(one, dict) or type(one.get("share")) is not float:
+            raise InputError("every domain must have its constants and its share.", kind="damaged")
+        found.append(Domain(space_in_json(language, one.get("domain")), one["share"]))
+    shares = [one.share for one in found]
+    if len(found) < 2 or min(shares) < 0 or not isclose(sum(shares), 1, rel_tol=1e-6):
+        raise InputError(
+            "the shares of at least two domains must add up to 1, but they do not.", kind="damaged"
+        )
+    return tuple(found)
+
+
+def of_size(domains: Sequence[Domain], space: Space, size: int) -> Space:
+    """The language on a domain of one size; a warning says that no data had this size."""
+    known = [space, *(one.space for one in domains)]
+    if len(space.domain) != 1:
+        raise InputError(
+            f"a size is that of one sort, but this language has {', '.join(space.domain)}. Choose a "
+            "domain with model.on(space).",
+            kind="unsupported",
+        )
+    if size < 1:
+        raise InputError(f"a size must be at least 1, got {size}.", token=str(size))
+    (sort,) = space.domain
+    for one in known:
+        if len(one.domain[sort]) == size:
+            return one
+    told = names_of([one.space for one in domains] or [space])
+    warnings.warn(
+        f"this model has not seen worlds of size {size}: it was trained on {told}. What it gives for "
+        "other sizes is an extrapolation.",
+        stacklevel=2,
+    )
+    return Space(space.language, {sort: size})
+
+
+def choose(domains: Sequence[Domain], space: Space, sizes: Sequence[int]) -> tuple[Domain, ...]:
+    """Some sizes with the shares that they have among each other in the data.
+
+    If one of them was not in the data, all are equally probable.
+    """
+    if not sizes or len(set(sizes)) < len(sizes):
+        raise InputError(
+            f"sizes must be different numbers, got {list(sizes)}. Give at least one.", kind="empty"
+        )
+    spaces = [of_size(domains, space, size) for size in sizes]
+    known = {one.space: one.share for one in domains} or {space: 1.0}
+    shares = [known.get(one, 0.0) for one in spaces]
+    if not all(shares):
+        shares = [1.0] * len(spaces)
+    total = sum(shares)
+    return tuple(Domain(one, share / total) for one, share in zip(spaces, shares, strict=True))
+
+
+def draw(domains: Sequence[Domain], count: int, seed: int) -> list[int]:
+    """The numbers of the domains of `count` worlds, each drawn by its share."""
+    shares = torch.tensor([one.share for one in domains], dtype=torch.float64)
+    rng = Generator().manual_seed(stream(seed, "sizes"))
+    return torch.multinomial(shares, count, replacement=True, generator=rng).tolist()
+
+
+def stream(seed: int, what: str) -> int:
+    """The seed of a random stream of its own: those of different domains are unrelated."""
+    found = hashlib.sha256(f"nmln generate {seed} {what}".encode()).digest()
+    return int.from_bytes(found[:8], "big") >> 1
+
+
+def refuse_several(domains: Sequence[Domain], what: str) -> None:
+    """Refuse a model of several domains where one is needed."""
+    if domains:
+        told = names_of([one.space for one in domains])
+        raise InputError(
+            f"{what} needs a model of one domain, but this one has several ({told}). Choose one: "
+            f"model.on(model.domains[0].space) is that of {name_of(domains[0].space)}.",
+            kind="unsupported",
+        )
