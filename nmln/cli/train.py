@@ -312,8 +312,23 @@ class TrainingDisplay:
             f"process{'es' if job.trainer.ranks.count > 1 else ''}, kept in {job.folder}",
             markup=False,
         )
+        if len(source.buckets) > 1:
+            self._show_domains(job)
         if source.dropped:
             self.on_note(dropped_lines(source.dropped))
+
+    def _show_domains(self, job: "TrainingJob") -> None:
+        """The part of every size in a step, and the memory of all."""
+        from nmln.buckets import name_of
+        from nmln.training.sizes import step_memory
+
+        domains = job.trainer.domains
+        dealt = [(one.potential.space, one.replicas, one.batch) for one in domains]
+        chains = ", ".join(f"{name_of(space)} ({replicas})" for space, replicas, _ in dealt)
+        memory = max(1, round(step_memory(dealt, job.config) / 2**20))
+        self.console.print(
+            f"size (chains per level): {chains}; at least {memory:,} MiB of memory", markup=False
+        )
 
     def on_note(self, text: str) -> None:
         self.console.print(f"note: {text}", style="yellow", markup=False)

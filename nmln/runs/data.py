@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int64, Integer
+from jaxtyping import Int64
 from torch import Tensor
 
 from nmln.buckets import Bucket, Bucketed, name_of
@@ -21,7 +21,6 @@ from nmln.formats.registry import FORMATS, Format, Kind
 from nmln.language import Attribute
 from nmln.logic import WeightedFormula
 from nmln.molecules.datasets import Dropped, split
-from nmln.molecules.decoding import Decoder
 from nmln.space import Space
 from nmln.types import Worlds
 
@@ -187,27 +186,6 @@ def format_of(source: str) -> Format:
     if path.suffix.lower() == ".mln":
         raise InputError("a .mln file declares a language. Name it as data.language.", source)
     return FORMATS[_SETS]
-
-
-class Quality:
-    """A measure of the quality of worlds: the share of valid molecules; empty for other kinds."""
-
-    def __init__(self, decoder: Decoder | None, known: frozenset[str] = frozenset()) -> None:
-        self.decoder, self.known = decoder, known
-
-    @staticmethod
-    def of(kind: Kind, space: Space, known: Sequence[str] = ()) -> "Quality":
-        return Quality(Decoder(space) if kind == "molecules" else None, frozenset(known))
-
-    def measure(self, worlds: Integer[Tensor, "worlds groups"]) -> dict[str, float]:
-        if self.decoder is None or not len(worlds):
-            return {}
-        decoded: Sequence = list(self.decoder.decode(worlds))
-        valid = [one.smiles for one in decoded if one.status == "valid"]
-        found = {"valid": len(valid) / len(decoded)}
-        if self.known:
-            found["known"] = sum(smiles in self.known for smiles in valid) / len(decoded)
-        return found
 
 
 def pick(worlds: Tensor, indices: Tensor) -> Tensor:

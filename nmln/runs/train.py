@@ -15,6 +15,7 @@ from nmln.runs import data as sources
 from nmln.runs.data import Source
 from nmln.runs.folder import RunFolder, moved, split_hash
 from nmln.runs.metrics import MetricsLog
+from nmln.runs.quality import ChainQuality
 from nmln.signals import GivenUpError
 from nmln.signals import interruption as interruption
 from nmln.training import Metrics, Return, Trainer, train
@@ -24,7 +25,6 @@ from nmln.training.restore import restore
 
 _QUALITY_EVERY = 50  # steps between two measurements of the chains' worlds
 _PATIENCE = 5.0  # seconds in which a step may end after a signal, so that it can be saved
-_HELD_OUT = 500  # held-out worlds whose likelihood is measured during training
 
 
 @runtime_checkable
@@ -86,9 +86,8 @@ def begin(
     config = replace(config, training=replace(config.training, blocks=blocks))
     config = replace(config, data=sources.located(config.data))
     source = source or sources.load(config.data)
-    worlds = sources.pick(source.worlds, source.train)
-    model = Model.build(source.space, worlds, config, source.formulas)
-    trainer = Trainer(model.potential, worlds, config, ranks)
+    model = Model.build(source.learned, config=config, formulas=source.formulas)
+    trainer = Trainer(model.potential, source.learned, config, ranks)
     if config.training.minutes is not None:
         steps = steps_in(config.training.minutes, trainer)
         config = replace(config, training=replace(config.training, steps=steps, minutes=None))
@@ -138,11 +137,10 @@ def resume(
             home.check_model()
     config = moved(head.config, data, language)
     source = home.read_source(head, config.data)
-    worlds = sources.pick(source.worlds, source.train)
-    model = Model.build(source.space, worlds, config, source.formulas)
+    model = Model.build(source.learned, config=config, formulas=source.formulas)
     if str(model.describe()["program"]) != head.program:
         raise home.other_data(source, config.data.source)
-    trainer = Trainer(model.potential, worlds, config, ranks)
+    trainer = Trainer(model.potential, source.learned, config, ranks)
     guard, seconds = Guard.of(trainer), 0.0
     seen = tuple(checkpoint.saved_steps(folder))
     if seen:  # else it was killed before the first was written
@@ -185,8 +183,7 @@ def _check_unchanged(job: TrainingJob) -> None:
 def _run(job: TrainingJob, watcher: Watcher) -> Model:
     trainer, training = job.trainer, job.config.training
     first, log = trainer.ranks.first, MetricsLog(job.folder)
-    quality = sources.Quality.of(job.source.kind, job.source.space, job.source.names)
-    held_out = sources.pick(job.source.worlds, job.source.test[:_HELD_OUT])
+    quality = ChainQuality(job.source, trainer)
     start = saved = time.perf_counter()
     if first:
         watcher.on_start(job)
@@ -203,14 +200,13 @@ def _run(job: TrainingJob, watcher: Watcher) -> Model:
                     log.cut(trainer.step_number)
                 continue
             now = time.perf_counter()
-            measured = {}
+            measured, by_size = {}, {}
             if event.step % _QUALITY_EVERY == 0 or event.step == training.steps:
-                measured = quality.measure(trainer.blocks[0].chains.values[-1])
-                if len(held_out) and job.config.chains.weighted:  # else log Z lags with the chains
-                    measured["held_out"] = float(trainer.log_likelihood(held_out)[-1])
+                measured, by_size = quality.measure()
             seconds = job.seconds_before + now - start
             if first:
-                log.append({**asdict(event), **measured, "seconds": round(seconds, 3)})
+                line = {**asdict(event), **measured, **by_size, "seconds": round(seconds, 3)}
+                log.append(line)
                 watcher.on_step(event, measured)
             stop = trainer.ranks.agree(interrupted())
             due = trainer.ranks.agree(now - saved >= training.checkpoint_seconds)

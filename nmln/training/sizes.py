@@ -1,5 +1,8 @@
 """The least memory that a configuration takes, checked before anything is built."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from nmln.config import Config, ModelConfig
 from nmln.memory import in_digits, refuse_size
 from nmln.potentials.registry import POTENTIALS
@@ -40,11 +43,25 @@ def check_model(space: Space, levels: int, model: ModelConfig, copies: int = 1) 
     )
 
 
+def step_memory(domains: Sequence[tuple[Space, int, int]], config: Config) -> int:
+    """The bytes of a training step at the least: each domain with its replicas and its minibatch."""
+    method = Method.of(config.ladder)
+    found = 0
+    for number, (space, replicas, batch) in enumerate(domains):
+        part = replace(
+            config,
+            chains=replace(config.chains, replicas=replicas),
+            training=replace(config.training, batch=batch),
+        )
+        model = check_model(space, method.trained_levels, config.model, _copies(config))
+        found += check_training(space, part) - (model if number else 0)  # shared by all domains
+    return found
+
+
 def check_training(space: Space, config: Config) -> int:
     """The bytes of a training step at the least; refused if the machine does not have them."""
-    method, optimiser = Method.of(config.ladder), config.optimiser
-    copies = 2 + 2 * (optimiser.method == "adam") + (optimiser.average > 0)
-    model = check_model(space, method.trained_levels, config.model, copies)
+    method = Method.of(config.ladder)
+    model = check_model(space, method.trained_levels, config.model, _copies(config))
     world = space.measure.bytes_per_world
     chains = config.chains.replicas * method.chain_levels * (world + 2 * _PLACE)
     needed = refuse_size(
@@ -63,3 +80,9 @@ def check_training(space: Space, config: Config) -> int:
             "Set it lower.",
         )
     )
+
+
+def _copies(config: Config) -> int:
+    """How many numbers training holds for every parameter."""
+    optimiser = config.optimiser
+    return 2 + 2 * (optimiser.method == "adam") + (optimiser.average > 0)

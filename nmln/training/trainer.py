@@ -235,11 +235,15 @@ class Trainer:
 
     @torch.no_grad()
     def log_likelihood(
-        self, worlds: Integer[Tensor, "worlds groups"]
+        self, worlds: Integer[Tensor, "worlds groups"], domain: int = 0
     ) -> Float64[Tensor, " levels"]:
-        """The mean log-probability of worlds at every trained level, by the log Z that was followed."""
-        scores = self.potential.score(worlds.expand(self.potential.levels, -1, -1))
-        return scores.double().mean(1).cpu() - self.log_z
+        """The mean log-probability of worlds at every trained level, by the log Z that was followed.
+
+        Of several domains, `domain` is the number of that of the worlds, which is taken as given.
+        """
+        potential = self.domains[domain].potential
+        scores = potential.score(worlds.expand(potential.levels, -1, -1))
+        return scores.double().mean(1).cpu() - self.blocks[0].parts[domain].chains.log_z
 
     def _metrics(
         self,
