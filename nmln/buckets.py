@@ -148,7 +148,7 @@ def deal(total: int, shares: Sequence[float], least: int) -> list[int]:
         raise InputError(
             f"{total} replicas or data of a step must be dealt out to {len(shares)} domains, at least "
             f"{least} to each, which takes {least * len(shares)}. Raise chains.replicas and "
-            "training.batch, or learn from fewer sizes.",
+            "training.batch, take fewer processes, or learn from fewer sizes.",
             kind="conflict",
         )
     small = {place for place, share in enumerate(shares) if share * total < least}

@@ -182,6 +182,13 @@ def start_training(
     from nmln.runs.kept import keep_source
 
     parsed = source or data.load(config.data)  # once, for all processes
+    fewest = min(config.chains.replicas, config.training.batch)
+    processes = min(
+        processes, max(1, fewest // len(parsed.buckets))
+    )  # each has chains of all sizes
+    if processes == 1:
+        begin_training(**settings, source=parsed)
+        return
 
     def attach(private: Path) -> None:
         keep_source(private / _DATA, parsed)

@@ -145,7 +145,7 @@ def load(
         if len(sizes) > 1:
             (common, _), *_ = sizes.most_common(1)
             raise InputError(
-                "the molecules of a model must have one size, got several sizes (heavy atoms: "
+                "molecules of one size are read here, got several sizes (heavy atoms: "
                 f"molecules): {sizes_in_words(sizes)}. Choose one: --nodes {common} on the command "
                 f"line, size={common} in Python.",
                 str(source),

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from nmln import checkpoint
+from nmln.cli.train import start_training
 from nmln.config import Config
 from nmln.errors import InputError
 from nmln.model import Model, load_run
@@ -179,6 +181,17 @@ def test_sizes_and_memory_are_shown(mixed: Path, here: Callable[..., Outcome]) -
     said = " ".join(done.said.split())
     assert "heavy atoms (molecules): 3 (10), 4 (40), 5 (6)" in said
     assert "size (chains per level): 3 (4), 4 (16), 5 (4); at least 1 MiB of memory" in said
+
+
+def test_every_process_has_chains_of_every_size(
+    mixed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+    module = sys.modules[start_training.__module__]
+    monkeypatch.setattr(module, "perform", lambda verb, count, *_, **__: started.append(count))
+    config = small(mixed, chains__replicas=12, training__batch=13)
+    start_training(mixed.parent / "run", config, processes=8)
+    assert started == [4]
 
 
 @pytest.mark.parametrize(
