@@ -100,7 +100,8 @@ def test_a_warning_is_one_sentence(tmp_path: Path) -> None:
             ["run", "--data", "bad.db"],
             "error: bad.db: the main job is for molecules, but this holds",
         ),
-        (["run", "--data", "."], "error: .: this is a folder without a .graphml file in it. Name"),
+        (["run", "--data", "."], "error: .: the main job is for molecules, but this holds"),
+        (["run", "--data", "none"], "error: none: this is a folder without a .graphml or .db file"),
         (["run", "--minutes", "0"], "error: training.minutes must be positive, got 0.0."),
         (["data", "info", "no.db"], "error: no.db: there is no such file"),
         (["data", "info", "x.xml"], "error: x.xml: files ending in .xml are not known here"),
@@ -111,6 +112,7 @@ def test_a_warning_is_one_sentence(tmp_path: Path) -> None:
 )
 def test_a_mistake_ends_in_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:
     (tmp_path / "bad.db").write_text("smokes(A)\nsmokes(B")
+    (tmp_path / "none").mkdir()
     done = nmln(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith(message)
