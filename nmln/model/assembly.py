@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Integer
 from torch import Generator, Tensor
 
 from nmln.config import Config, ModelConfig, configure
@@ -19,8 +18,10 @@ from nmln.potentials.pieces import PiecesPotential
 from nmln.potentials.registry import POTENTIALS
 from nmln.potentials.total import TotalPotential
 from nmln.space import Space
+from nmln.training.buckets import Bucket
 from nmln.training.method import Method
 from nmln.training.sizes import check_model, check_training
+from nmln.types import Values
 
 
 class Assembled(NamedTuple):
@@ -61,23 +62,34 @@ def empty_potential(
 
 
 def new_potential(
-    space: Space,
-    worlds: Integer[Tensor, "worlds groups"],
-    config: Config,
-    formulas: Sequence[WeightedFormula],
+    buckets: Sequence[Bucket], config: Config, formulas: Sequence[WeightedFormula]
 ) -> TotalPotential:
-    """The potential that training starts from: its base term has the marginals of corrupted worlds."""
-    method = Method.of(config.ladder)
-    check_training(space, config)
+    """The potential that training starts from, on the first domain.
+
+    Its base term has the marginals of corrupted worlds.
+    """
+    space, method = buckets[0].space, Method.of(config.ladder)
+    for bucket in buckets:
+        check_training(bucket.space, config)
     learned = _learned(space, method.trained_levels, config, formulas)
     if config.optimiser.common:
         _make_alike(learned)
     base = None
     if config.model.base:
         rng = Generator().manual_seed(config.model.seed)
-        copies = worlds[torch.randint(len(worlds), (max(2000, len(worlds)),), generator=rng)]
-        base = IndependentPotential.fit(space, method.corrupt(space, copies, rng))
+        corrupted = [_corrupted(bucket, method, rng) for bucket in buckets]
+        if len(buckets) == 1:
+            base = IndependentPotential.fit(space, corrupted[0])
+        else:
+            base = IndependentPotential.fit_all([bucket.space for bucket in buckets], corrupted)
     return _completed(learned, config, base)
+
+
+def _corrupted(bucket: Bucket, method: Method, rng: Generator) -> Values:
+    """Corrupted copies of the worlds of a bucket at every level."""
+    count = len(bucket.worlds)
+    chosen = torch.randint(count, (max(2000, count),), generator=rng)
+    return method.corrupt(bucket.space, bucket.worlds[chosen], rng)
 
 
 def take(potential: BasePotential, tensors: Mapping[str, Tensor], source: str) -> None:

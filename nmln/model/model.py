@@ -24,6 +24,7 @@ from nmln.potentials.scaled import ScaledPotential
 from nmln.sampler import Observer
 from nmln.space import Space
 from nmln.training import Trainer, train
+from nmln.training.buckets import Bucket
 from nmln.training.method import Method
 from nmln.training.pilot import steps_in
 from nmln.types import Sweep
@@ -56,7 +57,7 @@ class Model:
         config = config or Config()
         if not len(worlds):
             raise InputError("there are no worlds to train on. Give at least one.", kind="empty")
-        potential = new_potential(space, worlds, config, formulas)
+        potential = new_potential([Bucket(space, worlds)], config, formulas)
         return Model(space, potential, config, tuple(formulas))
 
     @staticmethod

@@ -68,6 +68,30 @@ class BasePotential(nn.Module, ABC):
             )
         return chosen
 
+    def on(self, space: Space) -> "BasePotential":
+        """This potential on another domain of the same language, with the same parameters.
+
+        The parameters are shared, not copied: what one of the two learns, the other knows. Convert
+        (`.double()`) before: a conversion of the one leaves the precision of the other as it is.
+        """
+        if space.language != self.space.language:
+            raise InputError(
+                "a potential can only be put on another domain of its own language, and this is "
+                f"another language: {_difference(self.space, space)}",
+                kind="conflict",
+            )
+        return self if space == self.space else self.grounded(space)
+
+    def grounded(self, space: Space) -> "BasePotential":
+        """`on` for a space that is another one over the same language; for subclasses to define."""
+        raise InputError(
+            f"{type(self).__name__} belongs to the constants that it was built with, and cannot be put "
+            "on another domain. Take a potential that treats all constants alike, such as "
+            "GraphPotential.",
+            token=type(self).__name__,
+            kind="unsupported",
+        )
+
     @abstractmethod
     def evaluate(self, values: Values) -> Scores:
         """The scores of worlds that have passed the checks."""
@@ -225,6 +249,25 @@ class BasePotential(nn.Module, ABC):
 
 Kind = TypeVar("Kind", bound=BasePotential)
 _Module = TypeVar("_Module", bound=nn.Module)
+
+
+def sharing(potential: Kind, space: Space) -> Kind:
+    """A copy on another space with the same parameters; its tables are still those of the old space."""
+    new = copy(potential)
+    new._buffers, new._modules = dict(potential._buffers), dict(potential._modules)
+    new._non_persistent_buffers_set = set(potential._non_persistent_buffers_set)
+    new.space = space
+    return new
+
+
+def _difference(one: Space, other: Space) -> str:
+    """The first declaration that only one of two languages has."""
+    mine = {attribute.declaration() for attribute in one.language}
+    theirs = {attribute.declaration() for attribute in other.language}
+    for found, where in ((theirs - mine, "only there"), (mine - theirs, "only here")):
+        if found:
+            return f"{min(found)} is {where}."
+    return "its declarations have another order."
 
 
 def by_level(tensor: Tensor, levels: int) -> bool:

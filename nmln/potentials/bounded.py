@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from nmln.errors import InputError
-from nmln.potentials.base import BasePotential
+from nmln.potentials.base import BasePotential, sharing
+from nmln.space import Space
 from nmln.types import Alternatives, Groups, Scores, Slopes, Values
 
 
@@ -29,6 +30,11 @@ class BoundedPotential(BasePotential):
     @property
     def dtype(self) -> torch.dtype:
         return self.potential.dtype
+
+    def grounded(self, space: Space) -> "BoundedPotential":
+        new = sharing(self, space)
+        new.potential = self.potential.on(space)
+        return new
 
     def evaluate(self, values: Values) -> Scores:
         return self._bend(self.potential.evaluate(values))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import zip_longest
 
 import torch
 from jaxtyping import Bool, Float, Int64, Integer
@@ -62,6 +63,7 @@ class FormulaPotential(BasePotential):
                 )
         if not 0 < penalty < float("inf"):
             raise InputError(f"penalty must be positive and finite, got {penalty}.")
+        self.formulas = tuple(formulas)
         expanded = [one for formula in formulas for one in self._expand(formula)]
         self.soft = [one for one in expanded if not one.hard]
         self.hard = [one for one in expanded if one.hard]
@@ -79,6 +81,21 @@ class FormulaPotential(BasePotential):
     def at_levels(self, levels: Sequence[int]) -> "FormulaPotential":
         new = sliced(self, levels)
         new.strengths = tuple(self.strengths[level] for level in self.chosen_levels(levels))
+        return new
+
+    def grounded(self, space: Space) -> "FormulaPotential":
+        new = FormulaPotential(
+            space, self.formulas, self.levels, strengths=self.strengths, penalty=self.penalty
+        )
+        for mine, theirs in zip_longest(map(str, self.soft), map(str, new.soft)):
+            if mine != theirs:
+                raise InputError(
+                    f"{theirs or mine} has a weight on only one of the two domains, because a formula "
+                    "with + has a weight for each constant. Write it without +.",
+                    token=theirs or mine,
+                    kind="conflict",
+                )
+        new.weights, new.precision = self.weights, self.precision
         return new
 
     def _expand(self, formula: WeightedFormula) -> list[WeightedFormula]:

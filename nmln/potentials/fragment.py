@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 from nmln.config import ModelConfig
 from nmln.errors import InputError
 from nmln.memory import refuse_size
-from nmln.potentials.base import LevelMLP, NeuralPotential, uniform_weights
+from nmln.potentials.base import LevelMLP, NeuralPotential, sharing, uniform_weights
 from nmln.potentials.registry import POTENTIALS, NamedPotential
 from nmln.space import Space
 from nmln.types import OneHot, Scores
@@ -134,6 +134,33 @@ class FragmentNetwork(NeuralPotential):
             for sort, names in space.domain.items():
                 shape = (levels, len(names), embedding)
                 self.embeddings[sort] = uniform_weights(shape, embedding, rng)
+
+    def grounded(self, space: Space) -> "FragmentNetwork":
+        if len(self.embeddings):
+            raise InputError(
+                f"this {type(self).__name__} has learned a vector for each constant that it was built "
+                "with, and cannot be put on another domain. Build it with embedding=0.",
+                token=type(self).__name__,
+                kind="unsupported",
+            )
+        tables = self.tables_of(space)
+        here, there = ({table.sorts for table in some} for some in (self.tables, tables))
+        if here != there:
+            odd = ", ".join(min(here ^ there))
+            raise InputError(
+                f"fragments of the sorts ({odd}) exist on only one of the two domains, so that the "
+                "networks do not fit. Give both domains enough constants of every sort.",
+                kind="conflict",
+            )
+        new = sharing(self, space)
+        new.tables = tables
+        for index, table in enumerate(tables):
+            new.register_buffer(f"entries_{index}", table.entries, persistent=False)
+        return new
+
+    def tables_of(self, space: Space) -> list[Fragments]:
+        """The tables of the same fragments on another space."""
+        return all_fragments(space, len(self.tables[0].sorts))
 
     @property
     def worlds_at_a_time(self) -> int:

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from nmln.config import ModelConfig
 from nmln.errors import InputError
-from nmln.potentials.base import BasePotential, LevelLinear, LevelMLP, uniform_weights
+from nmln.potentials.base import BasePotential, LevelLinear, LevelMLP, sharing, uniform_weights
 from nmln.potentials.messages import (
     Weights,
     Workspace,
@@ -67,7 +67,7 @@ class GraphPotential(BasePotential):
                 f"layers={layers} and hidden={hidden}."
             )
         rng = rng or Generator().manual_seed(0)
-        self.wiring = Wiring(space, include_null)
+        self.wiring, self.include_null = Wiring(space, include_null), include_null
         self.layers, self.hidden = layers, hidden
         self.residual, self.mean_messages, self.pool_scale = residual, mean_messages, pool_scale
         self._rooms: dict[int, Workspace] = {}
@@ -97,6 +97,12 @@ class GraphPotential(BasePotential):
                 kind="unknown",
             )
         return GraphPotential(space, levels, **{**PRESETS[name], **options})
+
+    def grounded(self, space: Space) -> "GraphPotential":
+        new = sharing(self, space)
+        new.wiring = Wiring(space, self.include_null).to(self.hear_bias[0])
+        new._rooms, new._views = {}, None
+        return new
 
     def weight_products(self) -> int:
         """Floating-point operations of the weight products for one world."""

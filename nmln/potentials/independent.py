@@ -1,26 +1,57 @@
-"""Independent groups: the base that a network corrects."""
+"""Independent groups: the base that a network corrects.
+
+On a domain that no data were seen of, the log-odds of each category against none or false are taken
+from the domains that are known: linear in the logarithm of the number of tuples between two of them,
+and beyond them such that the mean number of true atoms per constant stays. (A molecule of 20 atoms has
+twice as many bonds as one of 10, among four times as many pairs.)
+"""
+
+from collections.abc import Mapping, Sequence
+from math import log, prod
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Generator, Tensor, nn
 
+from nmln.language import Attribute
 from nmln.memory import in_digits, refuse_size
 from nmln.potentials.base import BasePotential
-from nmln.space import Space
+from nmln.space import Block, Space
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
+
+Sizes = Mapping[str, int]
+"""The number of constants of every sort."""
+
+
+class _Marginals(NamedTuple):
+    """The logarithms of the marginals on one domain: a number for each category of each attribute."""
+
+    sizes: dict[str, int]
+    numbers: Float[Tensor, "levels kinds"]
 
 
 class IndependentPotential(BasePotential):
     """A sum over groups: a fixed number for each category of each attribute.
 
     All groups of an attribute share their numbers, so that relabelling changes nothing. Nothing here is
-    learned: `fit` takes the numbers from data.
+    learned: `fit` takes the numbers from data, `fit_all` those of several domains.
     """
 
-    def __init__(self, space: Space, table: Float[Tensor, "levels entries"]) -> None:
+    def __init__(
+        self, space: Space, table: Float[Tensor, "levels entries"], domains: int = 0
+    ) -> None:
+        """`domains` is the number of domains whose marginals are kept beside the table."""
         super().__init__(space, len(table))
         self.precision = nn.Buffer(torch.zeros(0, dtype=table.dtype), persistent=False)
         self.table = nn.Buffer(table)
+        if domains:
+            kinds = sum(block.size for block in space.blocks)
+            self.known_sizes = nn.Buffer(torch.zeros(domains, len(space.domain), dtype=torch.int64))
+            self.known_numbers = nn.Buffer(table.new_zeros(domains, len(table), kinds))
+
+    known_sizes: Int64[Tensor, "domains sorts"]
+    known_numbers: Float[Tensor, "domains levels kinds"]
 
     @staticmethod
     def fit(space: Space, values: Values, prior: float = 1.0) -> "IndependentPotential":
@@ -33,6 +64,66 @@ class IndependentPotential(BasePotential):
             view = space.entries_of(table[:, None], block)
             view.copy_(logs[..., None, :].expand_as(view))
         return IndependentPotential(space, table.float())
+
+    @staticmethod
+    def fit_all(
+        spaces: Sequence[Space], values: Sequence[Tensor], prior: float = 1.0
+    ) -> "IndependentPotential":
+        """The same for several domains, on the first of them; the others by `on`."""
+        parts = [
+            IndependentPotential.fit(space, some, prior)
+            for space, some in zip(spaces, values, strict=True)
+        ]
+        made = IndependentPotential(spaces[0], parts[0].table, len(spaces))
+        for place, (space, part) in enumerate(zip(spaces, parts, strict=True)):
+            counts = [len(names) for names in space.domain.values()]
+            made.known_sizes[place] = torch.tensor(counts, dtype=torch.int64)
+            made.known_numbers[place] = part._numbers()
+        return made
+
+    def grounded(self, space: Space) -> "IndependentPotential":
+        sizes = {sort: len(names) for sort, names in space.domain.items()}
+        known = self._known()
+        numbers = next((one.numbers for one in known if one.sizes == sizes), None)
+        if numbers is None:
+            numbers = torch.cat(
+                [
+                    _between(known, block.attribute, block_kinds, sizes)
+                    for block, block_kinds in _kinds(space)
+                ],
+                dim=1,
+            )
+        table = self.table.new_empty(self.levels, space.entries)
+        for block, kinds in _kinds(space):
+            view = space.entries_of(table[:, None], block)
+            view.copy_(numbers[:, None, None, kinds].expand_as(view))
+        made = IndependentPotential(space, table, len(known) if self._several else 0)
+        if self._several:
+            made.known_sizes, made.known_numbers = self.known_sizes, self.known_numbers
+        return made
+
+    @property
+    def _several(self) -> bool:
+        return "known_sizes" in self._buffers
+
+    def _known(self) -> list[_Marginals]:
+        """The marginals of all domains that are known."""
+        sorts = list(self.space.domain)
+        if self._several:
+            return [
+                _Marginals(dict(zip(sorts, sizes.tolist(), strict=True)), numbers)
+                for sizes, numbers in zip(self.known_sizes, self.known_numbers, strict=True)
+            ]
+        sizes = {sort: len(names) for sort, names in self.space.domain.items()}
+        return [_Marginals(sizes, self._numbers())]
+
+    def _numbers(self) -> Float[Tensor, "levels kinds"]:
+        """A number for each category of each attribute; of an attribute without groups, zeros."""
+        found = []
+        for block in self.space.blocks:
+            first = self.table[:, block.entries][:, : block.size]
+            found.append(first if block.count else first.new_zeros(self.levels, block.size))
+        return torch.cat(found, dim=1)
 
     @property
     def log_z(self) -> Float64[Tensor, " levels"]:
@@ -99,3 +190,51 @@ class IndependentPotential(BasePotential):
 
     def ties(self, free: Bool[Tensor, " groups"]) -> Ties:
         return torch.zeros(2, 0, dtype=torch.int64)
+
+
+def _kinds(space: Space) -> list[tuple[Block, slice]]:
+    """The blocks of a space, each with its places among the categories of all attributes."""
+    found, first = [], 0
+    for block in space.blocks:
+        found.append((block, slice(first, first + block.size)))
+        first += block.size
+    return found
+
+
+def _between(
+    known: Sequence[_Marginals], attribute: Attribute, kinds: slice, sizes: Sizes
+) -> Float[Tensor, "levels categories"]:
+    """The marginals of an attribute on a domain of other sizes, as log-probabilities."""
+    there = _log_tuples(attribute, sizes)
+    places = sorted(
+        ((_log_tuples(attribute, one.sizes), one.numbers[:, kinds]) for one in known),
+        key=lambda one: one[0],
+    )
+    odds = [(place, _odds(numbers, attribute.null)) for place, numbers in places]
+    below = [one for one in odds if one[0] <= there]
+    above = [one for one in odds if one[0] >= there]
+    if below and above:
+        (low, first), (high, second) = below[-1], above[0]
+        share = 0.0 if high == low else (there - low) / (high - low)
+        found = (1 - share) * first + share * second
+    else:
+        place, nearest = below[-1] if below else above[0]
+        found = nearest + (there - place) * _slope(attribute, nearest)
+    return found.log_softmax(-1)
+
+
+def _log_tuples(attribute: Attribute, sizes: Sizes) -> float:
+    return log(max(1, prod(sizes[sort] for sort in attribute.sorts)))
+
+
+def _odds(numbers: Tensor, null: int | None) -> Tensor:
+    return numbers if null is None else numbers - numbers[:, null, None]
+
+
+def _slope(attribute: Attribute, like: Tensor) -> Tensor:
+    """How log-odds change with the logarithm of the number of tuples, where nothing is known."""
+    slope = torch.zeros_like(like[0])
+    if attribute.null is not None and attribute.arity > 1:
+        slope += 1 / attribute.arity - 1
+        slope[attribute.null] = 0
+    return slope

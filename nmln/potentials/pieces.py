@@ -60,6 +60,11 @@ class PiecesPotential(BasePotential):
             setattr(self, name, nn.Buffer(table, persistent=False))
         self.links_at = nn.Buffer(self._lay_out(), persistent=False)
 
+    def grounded(self, space: Space) -> "PiecesPotential":
+        new = PiecesPotential(space, self.levels).to(self.weight)
+        new.weight, new.precision = self.weight, self.precision
+        return new
+
     ends: Int64[Tensor, "two links"]
     groups: Int64[Tensor, " links"]
     null: Int64[Tensor, " links"]

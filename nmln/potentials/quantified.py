@@ -6,7 +6,7 @@ from collections.abc import Callable
 from torch import Generator, Tensor
 
 from nmln.errors import InputError
-from nmln.potentials.fragment import FragmentNetwork, fragments
+from nmln.potentials.fragment import FragmentNetwork, Fragments, fragments
 from nmln.space import Space
 from nmln.types import OneHot, Scores
 
@@ -78,6 +78,10 @@ class QuantifiedPotential(FragmentNetwork):
         rng = rng or Generator().manual_seed(0)
         super().__init__(space, levels, [table], (*hidden, 1), embedding, rng)
         self.quantifiers = quantifiers
+
+    def tables_of(self, space: Space) -> list[Fragments]:
+        table = fragments(space, self.tables[0].sorts)
+        return [table] if len(table.constants) else []
 
     def forward(self, onehot: OneHot) -> Scores:
         scores = self.outputs(onehot)[0].squeeze(-1).unflatten(-1, self.tables[0].grid)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from nmln.errors import InputError
 from nmln.potentials.base import BasePotential
+from nmln.space import Space
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
 
 
@@ -30,6 +31,9 @@ class ScaledPotential(BasePotential):
     def at_levels(self, levels: Sequence[int]) -> "ScaledPotential":
         betas = [self.betas[level] for level in self.chosen_levels(levels)]
         return ScaledPotential(self.potential.at_levels(levels), betas)
+
+    def grounded(self, space: Space) -> "ScaledPotential":
+        return ScaledPotential(self.potential.on(space), self.betas)
 
     def evaluate(self, values: Values) -> Scores:
         scores = self.potential.evaluate(values)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from nmln.errors import InputError
 from nmln.ladders import Temperatures
 from nmln.potentials.base import BasePotential
+from nmln.space import Space
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
 
 
@@ -36,6 +37,9 @@ class TemperedPotential(BasePotential):
     def at_levels(self, levels: Sequence[int]) -> "TemperedPotential":
         chosen = [self.temperatures.rates[level] for level in self.chosen_levels(levels)]
         return TemperedPotential(self.potential.at_levels([0]), chosen)
+
+    def grounded(self, space: Space) -> "TemperedPotential":
+        return TemperedPotential(self.potential.on(space), self.temperatures)
 
     def evaluate(self, values: Values) -> Scores:
         scores = self.potential.evaluate(values.flatten(0, 1)[None])

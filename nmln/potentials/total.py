@@ -7,7 +7,8 @@ from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
 from nmln.errors import InputError
-from nmln.potentials.base import BasePotential
+from nmln.potentials.base import BasePotential, sharing
+from nmln.space import Space
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
 
 
@@ -93,6 +94,12 @@ class TotalPotential(BasePotential):
                 new.parts.append(part.at_levels(own))
                 new.betas.append(nn.Parameter(beta.detach()[own], beta.requires_grad))
                 new.acts.append(tuple(places))
+        return new
+
+    def grounded(self, space: Space) -> "TotalPotential":
+        """Every part on the space, with the same betas."""
+        new = sharing(self, space)
+        new.parts = nn.ModuleList([part.on(space) for part, _, _ in self._each()])
         return new
 
     def _each(self) -> list[tuple[BasePotential, Float[Tensor, " acting"], list[int]]]:

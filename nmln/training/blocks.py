@@ -1,13 +1,15 @@
 """Fixed blocks of replicas and data, each with random streams of its own.
 
+A block has replicas of every domain that the data have, as `DomainBlock`s.
+
 Which process works on a block does not matter: a block's numbers depend on its place among the blocks
 only, and their results are added up in the order of the blocks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Integer
@@ -32,33 +34,40 @@ class BlockPlace:
         """How many of `total` things belong to this block."""
         return Ranks(self.number, self.count).share(total)
 
-    def seed(self, training_seed: int, salt: int = 0) -> int:
+    def seed(self, training_seed: int, salt: int = 0, domain: int = 0) -> int:
         """Where the streams of this block start; runs dealt into other blocks have other streams."""
-        return training_seed + 7919 * self.number + 104729 * self.count + 1299709 * salt
+        own = 7919 * self.number + 104729 * self.count + 15485863 * domain
+        return training_seed + own + 1299709 * salt
 
 
-class ReplicaBlock:
-    """The replicas of one block, its share of every minibatch, and the streams of both."""
+class Learned(NamedTuple):
+    """One domain of a training: the potential there, its data, and its part of every step."""
 
-    def __init__(
-        self,
-        place: BlockPlace,
-        potential: BasePotential,
-        method: Method,
-        config: Config,
-        worlds: Integer[Tensor, "worlds groups"],
-    ) -> None:
-        self.place, self.config, self.method = place, config, method
-        self.space, self.worlds = potential.space, worlds
-        self.batch = place.share(config.training.batch)
+    number: int
+    potential: BasePotential
+    worlds: Integer[Tensor, "worlds groups"]
+    share: float  # of all data
+    replicas: int  # in all blocks
+    batch: int  # in all blocks
+
+
+class DomainBlock:
+    """The replicas of one block on one domain, their share of a minibatch, and the streams of both."""
+
+    def __init__(self, place: BlockPlace, domain: Learned, method: Method, config: Config) -> None:
+        self.place, self.domain, self.config, self.method = place, domain, config, method
+        self.space, self.worlds = domain.potential.space, domain.worlds
+        self.batch = place.share(domain.batch)
         self.data_rng, chain_rng = Generator(), Generator()
         self.seed(chain_rng)
-        replicas = place.share(config.chains.replicas)
-        self.chains = Chains(potential, method, config.chains, worlds, replicas, chain_rng)
+        replicas = place.share(domain.replicas)
+        self.chains = Chains(
+            domain.potential, method, config.chains, domain.worlds, replicas, chain_rng
+        )
         self.epoch: Values | None = None
 
     def seed(self, chain_rng: Generator, salt: int = 0) -> None:
-        mixed = self.place.seed(self.config.training.seed, salt)
+        mixed = self.place.seed(self.config.training.seed, salt, self.domain.number)
         self.data_rng.manual_seed(2 * mixed % 2**64)
         chain_rng.manual_seed((2 * mixed + 1) % 2**64)
 
@@ -67,7 +76,7 @@ class ReplicaBlock:
         chosen = torch.randint(len(self.worlds), (self.batch,), generator=self.data_rng)
         if self.config.training.corruption == "step":
             return self.method.corrupt(self.space, self.worlds[chosen], self.data_rng)
-        steps = ceil(len(self.worlds) / self.config.training.batch)
+        steps = ceil(len(self.worlds) / self.domain.batch)
         if self.epoch is None or step % steps == 0:
             self.epoch = self.method.corrupt(self.space, self.worlds, self.data_rng)
         return self.epoch[:, chosen]
@@ -86,14 +95,46 @@ class ReplicaBlock:
         self.epoch = part["epoch"]
         self.data_rng.set_state(part["data_rng"])
 
-    def restore_share(
-        self, parts: list[dict[str, Any]], potential: BasePotential, step: int
-    ) -> None:
+    def restore_share(self, parts: list[dict[str, Any]], step: int) -> None:
         """Continue with a share of the replicas of a run that was dealt into other blocks."""
-        first, count = Ranks(self.place.number, self.place.count).slice(self.config.chains.replicas)
-        self.chains.restore_share(parts, first, count, potential)
+        first, count = Ranks(self.place.number, self.place.count).slice(self.domain.replicas)
+        self.chains.restore_share(parts, first, count, self.domain.potential)
         self.epoch = None
         self.seed(self.chains.rng, salt=1 + step)
+
+
+class ReplicaBlock:
+    """A block: its replicas and data on every domain."""
+
+    def __init__(
+        self, place: BlockPlace, domains: Sequence[Learned], method: Method, config: Config
+    ) -> None:
+        self.place = place
+        self.parts = [DomainBlock(place, domain, method, config) for domain in domains]
+
+    @property
+    def chains(self) -> Chains:
+        """The chains on the first domain."""
+        return self.parts[0].chains
+
+    def tree(self) -> dict[str, Any]:
+        """Everything that is needed to continue; that of a single domain is its own."""
+        trees = [part.tree() for part in self.parts]
+        return trees[0] if len(trees) == 1 else {"domains": trees}
+
+    def restore(self, tree: dict[str, Any]) -> None:
+        """Continue from the tree of the same block."""
+        for part, found in zip(self.parts, _trees(tree), strict=True):
+            part.restore(found)
+
+    def restore_share(self, trees: list[dict[str, Any]], step: int) -> None:
+        """Continue with a share of the replicas of a run that was dealt into other blocks."""
+        for part, found in zip(self.parts, zip(*map(_trees, trees), strict=True), strict=True):
+            part.restore_share(list(found), step)
+
+
+def _trees(tree: dict[str, Any]) -> list[dict[str, Any]]:
+    return tree.get("domains", [tree])
 
 
 def take_gradient(parameters: Iterable[nn.Parameter]) -> Float[Tensor, " parameters"]:

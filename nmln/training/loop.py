@@ -65,7 +65,10 @@ class Guard:
     def of(trainer: Trainer) -> "Guard":
         """A new guard that takes the current state of the trainer as healthy."""
         # In nats: more than every group of every world being off.
-        return Guard(deepcopy(trainer.tree()), 2.0 * trainer.space.groups)
+        return Guard(
+            deepcopy(trainer.tree()),
+            2.0 * max(domain.potential.space.groups for domain in trainer.domains),
+        )
 
     def look(self, metrics: Metrics) -> str | None:
         """The reason to return to the last good state, if there is one."""

@@ -29,6 +29,7 @@ def accumulate_gradient(
     weights: Float[Tensor, "levels chains"] | None = None,
     penalty: float = 0.0,
     spread: float = 0.0,
+    share: float = 1.0,
 ) -> Phases:
     """Add the gradient of the negative log-likelihood to every parameter's.
 
@@ -38,7 +39,8 @@ def accumulate_gradient(
     `spread` is a number of nats: data farther than that above the mean of their level are pulled down,
     as strongly as the likelihood pulls up when they are twice as far. Kinds of worlds that chains hardly
     find would otherwise be raised above the others without limit, because no chain there lowers them.
-    Each level has parameters of its own, so that the sum over levels trains each on its own.
+    Each level has parameters of its own, so that the sum over levels trains each on its own. `share` is
+    that of these data among all, where several domains are learned together.
     """
     data, chains = positive.shape[1], negative.shape[1]
     scores = potential.score(torch.cat([positive, negative], dim=1))
@@ -53,12 +55,15 @@ def accumulate_gradient(
         # From the mean, not from a fixed number, so that the scores are not all pulled down together.
         away = above - up[:, None] - spread
         loss = loss + (away.relu().square().mean(1) / (2 * spread)).sum()
-    loss.backward()
+    (loss if share == 1 else share * loss).backward()
     return Phases(up.detach(), down.detach())
 
 
 def accumulate_local_gradient(
-    potential: BasePotential, positive: Integer[Tensor, "levels data groups"], rng: Generator
+    potential: BasePotential,
+    positive: Integer[Tensor, "levels data groups"],
+    rng: Generator,
+    share: float = 1.0,
 ) -> Phases:
     """Add the gradient of the negative pseudo-likelihood of one group of each world.
 
@@ -78,6 +83,7 @@ def accumulate_local_gradient(
     up = scores.gather(1, own)
     table = scores.new_full((len(scores), len(groups), int(sizes.max())), float("-inf"))
     table[:, owners, categories] = scores
-    (table.logsumexp(-1) - up).mean(1).sum().backward()
+    loss = (table.logsumexp(-1) - up).mean(1).sum()
+    (loss if share == 1 else share * loss).backward()
     down = (table.softmax(-1) * table.nan_to_num(neginf=0.0)).sum(-1)
     return Phases(up.mean(1).detach(), down.mean(1).detach())

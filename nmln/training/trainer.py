@@ -1,6 +1,6 @@
 """One run of training: its parts, one step, and the state that is needed to continue."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -13,7 +13,15 @@ from nmln.config import Config
 from nmln.distributed import Ranks
 from nmln.errors import InputError
 from nmln.potentials.base import BasePotential, ScoreError, refuse_complex
-from nmln.training.blocks import BlockPlace, ReplicaBlock, put_gradient, take_gradient
+from nmln.training.blocks import (
+    BlockPlace,
+    DomainBlock,
+    Learned,
+    ReplicaBlock,
+    put_gradient,
+    take_gradient,
+)
+from nmln.training.buckets import LEAST, Bucket, deal, shares_of
 from nmln.training.chains import Followed
 from nmln.training.method import Method
 from nmln.training.objective import Phases, accumulate_gradient, accumulate_local_gradient
@@ -63,14 +71,16 @@ class Trainer:
     def __init__(
         self,
         potential: BasePotential,
-        worlds: Integer[Tensor, "worlds groups"],
+        worlds: Integer[Tensor, "worlds groups"] | Sequence[Bucket],
         config: Config,
         ranks: Ranks | None = None,
     ) -> None:
+        """`worlds` are those of the potential's space, or buckets of worlds of several domains."""
         self.config, self.ranks = config, ranks or Ranks()
-        self.space, self.worlds = potential.space, worlds
+        buckets = [Bucket(potential.space, worlds)] if isinstance(worlds, Tensor) else list(worlds)
+        self.space = potential.space
         self.method = Method.of(config.ladder)
-        if not len(worlds):
+        if not buckets or not all(len(bucket.worlds) for bucket in buckets):
             raise InputError("there are no worlds to train on. Give at least one.", kind="empty")
         count = max(config.training.blocks, self.ranks.count)
         if count > min(config.chains.replicas, config.training.batch):
@@ -92,9 +102,11 @@ class Trainer:
                 f"{potential.levels}. Build it with levels={self.method.trained_levels}.",
                 kind="conflict",
             )
-        check_training(self.space, config)
-        _refuse_forbidden(potential, self.method, worlds)
         self.potential = potential
+        self.domains = self._learned(buckets, count)
+        for domain in self.domains:
+            check_training(domain.potential.space, config)
+            _refuse_forbidden(domain.potential, self.method, domain.worlds)
         self.average = deepcopy(potential) if config.optimiser.average else None
         self.optimiser = make_optimiser(potential.parameters(), config.optimiser, potential.levels)
         self.step_number, self.slowed = 0, 1.0
@@ -102,24 +114,41 @@ class Trainer:
         first, own = self.ranks.slice(count)
         self.block_count = count
         self.blocks = [
-            ReplicaBlock(BlockPlace(number, count), potential, self.method, config, worlds)
+            ReplicaBlock(BlockPlace(number, count), self.domains, self.method, config)
             for number in range(first, first + own)
+        ]
+
+    def _learned(self, buckets: Sequence[Bucket], blocks: int) -> list[Learned]:
+        """The domains, with their part of the replicas and of every minibatch."""
+        shares, least = shares_of(buckets), max(LEAST, blocks)
+        replicas = deal(self.config.chains.replicas, shares, least)
+        batches = deal(self.config.training.batch, shares, least)
+        return [
+            Learned(
+                number,
+                self.potential.on(bucket.space),
+                bucket.worlds,
+                shares[number],
+                replicas[number],
+                batches[number],
+            )
+            for number, bucket in enumerate(buckets)
         ]
 
     @property
     def values(self) -> Values:
-        """The worlds of the chains of this process."""
+        """The worlds of the chains of this process on the first domain."""
         return torch.cat([block.chains.values for block in self.blocks], dim=1)
 
     @property
     def evaluations(self) -> Evaluations:
         """The evaluations of the chains of this process."""
-        counted = [block.chains.evaluations for block in self.blocks]
+        counted = [part.chains.evaluations for block in self.blocks for part in block.parts]
         return Evaluations(*(sum(numbers) for numbers in zip(*counted, strict=True)))
 
     @property
     def log_z(self) -> Float64[Tensor, " levels"]:
-        """log Z of every trained level, as the chains have followed it."""
+        """log Z of every trained level on the first domain, as the chains have followed it."""
         return self.blocks[0].chains.log_z
 
     @property
@@ -139,7 +168,7 @@ class Trainer:
         self.step_number += 1
         return self._metrics(rate, phases, norms, followed, moves)
 
-    def _update(self, rate: float) -> tuple[list[Phases], Float[Tensor, " levels"]]:
+    def _update(self, rate: float) -> tuple[list[list[Phases]], Float[Tensor, " levels"]]:
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         self.optimiser.zero_grad(set_to_none=False)
@@ -154,32 +183,38 @@ class Trainer:
             self.optimiser.step()
         return phases, norms
 
-    def _accumulate(self) -> tuple[list[Phases], list[Tensor]]:
+    def _accumulate(self) -> tuple[list[list[Phases]], list[Tensor]]:
         """Both phases of every block, and its gradient; a single block's stays in the parameters."""
         phases, gradients = [], []
         for block in self.blocks:
-            phases.append(self._accumulate_block(block))
+            phases.append([self._accumulate_part(part) for part in block.parts])
             if self.block_count > 1:
                 gradients.append(take_gradient(self.potential.parameters()))
         return phases, gradients
 
-    def _accumulate_block(self, block: ReplicaBlock) -> Phases:
-        minibatch = block.minibatch(self.step_number)
+    def _accumulate_part(self, part: DomainBlock) -> Phases:
+        minibatch, domain = part.minibatch(self.step_number), part.domain
         if self.warming:
-            return accumulate_local_gradient(self.potential, minibatch, block.data_rng)
+            return accumulate_local_gradient(
+                domain.potential, minibatch, part.data_rng, domain.share
+            )
         return accumulate_gradient(
-            self.potential,
+            domain.potential,
             minibatch,
-            self.method.negative(block.chains.values),
+            self.method.negative(part.chains.values),
             penalty=self.config.optimiser.energy_penalty,
             spread=self.config.optimiser.spread,
+            share=domain.share,
         )
 
-    def _follow(self) -> list[Followed]:
+    def _follow(self) -> list[list[Followed]]:
         return [
-            block.chains.wait(self.potential)
-            if self.warming
-            else block.chains.follow(self.potential, self.step_number)
+            [
+                part.chains.wait(part.domain.potential)
+                if self.warming
+                else part.chains.follow(part.domain.potential, self.step_number)
+                for part in block.parts
+            ]
             for block in self.blocks
         ]
 
@@ -209,23 +244,34 @@ class Trainer:
     def _metrics(
         self,
         rate: float,
-        phases: list[Phases],
+        phases: list[list[Phases]],
         norms: Float[Tensor, " levels"],
-        followed: list[Followed],
+        followed: list[list[Followed]],
         moves: int,
     ) -> Metrics:
+        pairs = self.method.chain_levels - 1
         columns = [
-            [seen.gap, seen.positive, *_moved(self.method.chain_levels - 1, found)]
-            for seen, found in zip(phases, followed, strict=True)
+            [
+                [one.gap, one.positive, *_moved(pairs, other)]
+                for one, other in zip(*both, strict=True)
+            ]
+            for both in zip(phases, followed, strict=True)
         ]
-        sizes = [column.numel() for column in columns[0]]
-        rows = torch.stack([torch.cat([c.double().cpu() for c in row]) for row in columns])
-        gap, score, acceptance, moved, swapped, growth, shares = self.ranks.average(
-            rows, self.block_count
-        ).split(sizes)
+        sizes = [column.numel() for column in columns[0][0]]
+        rows = torch.stack(
+            [torch.cat([c.double().cpu() for part in row for c in part]) for row in columns]
+        )
+        means = self.ranks.average(rows, self.block_count).split(sum(sizes))
+        for number, mean in enumerate(means if moves else ()):
+            *_, acceptance, _, _, growth, shares = mean.split(sizes)
+            for block in self.blocks:
+                block.parts[number].chains.learn(growth, shares, float(acceptance[-1]))
+        overall = means[0]
+        if len(means) > 1:
+            weights = rows.new_tensor([domain.share for domain in self.domains])
+            overall = weights @ torch.stack(means)
+        gap, score, acceptance, moved, swapped, _, shares = overall.split(sizes)
         evaluated = self.ranks.total(self.evaluations.scores + self.evaluations.slopes)
-        for block in self.blocks if moves else ():
-            block.chains.learn(growth, shares, float(acceptance[-1]))
         if self.config.optimiser.trust:
             self.pace = next_pace(self.pace, shares, self.config.optimiser.trust)
         return Metrics(
@@ -277,7 +323,7 @@ class Trainer:
             if len(parts) == self.block_count:
                 block.restore(parts[block.place.number])
             else:
-                block.restore_share(parts, self.potential, self.step_number)
+                block.restore_share(parts, self.step_number)
 
 
 def _moved(pairs: int, followed: Followed) -> list[Tensor]:
