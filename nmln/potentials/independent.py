@@ -16,7 +16,7 @@ from torch import Generator, Tensor, nn
 
 from nmln.language import Attribute
 from nmln.memory import in_digits, refuse_size
-from nmln.potentials.base import BasePotential
+from nmln.potentials.base import BasePotential, sliced
 from nmln.space import Block, Space
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
 
@@ -100,6 +100,15 @@ class IndependentPotential(BasePotential):
         made = IndependentPotential(space, table, len(known) if self._several else 0)
         if self._several:
             made.known_sizes, made.known_numbers = self.known_sizes, self.known_numbers
+        return made
+
+    def at_levels(self, levels: Sequence[int]) -> "IndependentPotential":
+        if not self._several:
+            return sliced(self, levels)
+        chosen = self.chosen_levels(levels)
+        made = IndependentPotential(self.space, self.table[chosen], len(self.known_sizes))
+        made.known_sizes = self.known_sizes.clone()
+        made.known_numbers = self.known_numbers[:, chosen]
         return made
 
     @property
