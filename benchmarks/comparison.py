@@ -225,14 +225,15 @@ def minutes(row: dict[str, Any], step: str) -> str:
 
 
 def page(rows: dict[str, dict[str, Any]]) -> None:
-    """Write the table into the page, and draw the figure."""
+    """Write the table into the page, and draw the figure once it has one of our models."""
     cut = common(list(rows.values()))
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
     made = [before + BEGIN, "", *table(rows, cut), "", END + after.rstrip("\n")]
     write_lines(PAGE, "\n".join(made).split("\n"))
-    draw(FIGURE, lambda figure: paint(figure, rows, cut), (9.6, 4.6))
+    if set(OURS) & set(rows):
+        draw(FIGURE, lambda figure: paint(figure, rows, cut), (9.6, 4.6))
 
 
 def paint(figure: Any, rows: dict[str, dict[str, Any]], cut: str) -> None:
