@@ -20,8 +20,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,14 +127,9 @@ class Cell:
         likelihood = self.likelihood()
         references = of_run(self.folder)
         train, test = references["train"].smiles, references["test"].smiles
-        cuts = {}
-        for count in CUTS:
-            samples = list(islice(self.rows(), count))
-            if len(samples) == count:
-                cuts[str(count)] = described(samples, train, test)
-        if not cuts:
-            samples = list(self.rows())
-            cuts[str(len(samples))] = described(samples, train, test)
+        samples = self.drawn()
+        counts = [count for count in CUTS if count <= len(samples)] or [len(samples)]
+        cuts = {str(count): described(samples[:count], train, test) for count in counts}
         known = self.known()
         baseline = self.folder / "baseline.json"
         head = json.loads(baseline.read_text()) if baseline.exists() else {}
@@ -151,14 +145,14 @@ class Cell:
             "samples": cuts,
         }
 
-    def rows(self) -> Iterator[str | None]:
+    def drawn(self) -> list[str | None]:
         """The samples of the target in the order of their numbers, None where one is not valid."""
         with gzip.open(self.folder / "samples" / "samples.csv.gz", "rt", encoding="utf-8") as file:
-            table = list(csv.DictReader(file))
-        target = max(int(row["level"]) for row in table)
-        chosen = [row for row in table if int(row["level"]) == target]
-        for row in chosen:
-            yield row["smiles"] if row["status"] == "valid" else None
+            rows = list(csv.DictReader(file))
+        target = max(int(row["level"]) for row in rows)
+        chosen = [row for row in rows if int(row["level"]) == target]
+        chosen.sort(key=lambda row: int(row["sample"]))
+        return [row["smiles"] if row["status"] == "valid" else None for row in chosen]
 
 
 def described(samples: Sequence[str | None], train: Any, test: Any) -> dict[str, Any]:
