@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmln.cli.common import Data, Seed, Size, bar, examples, one_thread, seed_option, settings_in
+from nmln.cli.common import (
+    Data,
+    Resume,
+    RunOutput,
+    Seed,
+    Size,
+    bar,
+    examples,
+    one_thread,
+    seed_option,
+    settings_in,
+)
 from nmln.dropped import dropped_lines
 from nmln.errors import InputError
 from nmln.extras import require
@@ -53,10 +64,8 @@ def train(
         str | None,
         typer.Argument(metavar="DATA", help="A named set of molecules, or a .smi or .csv file."),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder for the run.", show_default="runs/NAME")
-    ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    output: RunOutput = None,
+    resume: Resume = None,
     minutes: Annotated[
         float | None,
         typer.Option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmln.cli.common import alone, one_thread, seed_option, settings_in
+from nmln.cli.common import Resume, RunOutput, alone, one_thread, seed_option, settings_in
 from nmln.cli.processes import cores
 from nmln.cli.stages import perform
 from nmln.dropped import dropped_lines
@@ -34,10 +34,8 @@ def train(
             show_default="pubchem-10",
         ),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder for the run.", show_default="runs/NAME")
-    ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    output: RunOutput = None,
+    resume: Resume = None,
     config: Annotated[
         Path | None,
         typer.Option(
