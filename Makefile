@@ -6,7 +6,7 @@ READY := .venv/.ready
 # Tests start many processes, and each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-all bench docs pages lint setup clean
+.PHONY: help run test test-all bench docs pages lint style types layers checks setup clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -23,16 +23,25 @@ $(READY): pyproject.toml constraints.txt
 run: $(READY) ## the main job on the built-in molecules, in about 12 minutes
 	$(BIN)/nmln run
 
-lint: $(READY) ## format, style, types, import layers
+lint: types style layers ## format, style, types, import layers
+
+style: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: $(READY)
 	$(BIN)/pyright
+
+layers: $(READY)
 	$(BIN)/lint-imports --no-logo
 
-test: lint docs ## all checks but the slow ones
+checks: $(READY)  # two at a time
+	@$(MAKE) --no-print-directory -j 2 lint docs
+
+test: checks ## all checks but the slow ones
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
-test-all: lint docs ## all checks
+test-all: checks ## all checks
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 bench: $(READY) ## measure speed as ratios in one run

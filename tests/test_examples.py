@@ -7,7 +7,14 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+LONG = ("complete_nations", "potts_tempering")  # more than ten seconds of processor time
+CASES = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in LONG else [])
+    for path in EXAMPLES
+]
+
+
+@pytest.mark.parametrize("path", CASES)
 def test_the_example_runs(path: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, path], cwd=tmp_path, capture_output=True, text=True, check=False

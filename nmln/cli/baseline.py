@@ -12,6 +12,8 @@ import typer
 from nmln.cli.common import (
     Data,
     MaxSize,
+    Resume,
+    RunOutput,
     Seed,
     Size,
     Sizes,
@@ -65,10 +67,8 @@ def train(
         str | None,
         typer.Argument(metavar="DATA", help="A named set of molecules, or a .smi or .csv file."),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder for the run.", show_default="runs/NAME")
-    ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    output: RunOutput = None,
+    resume: Resume = None,
     minutes: Annotated[
         float | None,
         typer.Option(

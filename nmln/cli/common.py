@@ -41,6 +41,10 @@ Data = Annotated[
     str | None,
     typer.Option("--data", help="New location of the run's data, if the file has moved."),
 ]
+RunOutput = Annotated[
+    Path | None, typer.Option(help="Folder for the run.", show_default="runs/NAME")
+]
+Resume = Annotated[Path | None, typer.Option(help="Continue the run in this folder.")]
 Size = Annotated[
     int | None,
     typer.Option(

@@ -9,6 +9,7 @@ import typer
 
 from nmln.cli.common import (
     Overwrite,
+    Resume,
     check_output,
     examples,
     one_thread,
@@ -49,7 +50,7 @@ def train(
     output: Annotated[
         Path | None, typer.Option(help="Folder for the run.", show_default="runs/kb-NAME")
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    resume: Resume = None,
     minutes: Annotated[float | None, typer.Option(help="Stop after this many minutes.")] = None,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Stop after this many epochs.", show_default="300")

@@ -9,6 +9,8 @@ import typer
 
 from nmln.cli.common import (
     MaxSize,
+    Resume,
+    RunOutput,
     Sizes,
     alone,
     one_thread,
@@ -42,10 +44,8 @@ def train(
             show_default="pubchem-10",
         ),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder for the run.", show_default="runs/NAME")
-    ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    output: RunOutput = None,
+    resume: Resume = None,
     config: Annotated[
         Path | None,
         typer.Option(

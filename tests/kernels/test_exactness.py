@@ -320,6 +320,7 @@ def test_the_check_rejects_a_kernel_on_the_wrong_target(name: str) -> None:
     assert (pi @ matrix - pi).abs().max() > 1e-4
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("evidence", CASES, ids=["free", "evidence"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_step_follows_the_rows_of_the_matrix(name: str, evidence: Evidence | None) -> None:

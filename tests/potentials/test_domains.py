@@ -238,3 +238,13 @@ def test_groundings_of_a_model_draw_and_normalise() -> None:
     assert isinstance(there, IndependentPotential)
     assert torch.allclose(there.log_z, torch.zeros(2, dtype=torch.float64), atol=1e-5)
     assert there.draw(10, Generator().manual_seed(0)).shape == (2, 10, there.space.groups)
+
+
+def test_levels_of_marginals_of_as_many_domains_as_levels_are_taken() -> None:
+    potential = base_of({4: 0.5, 9: 0.2})  # two domains, two levels
+    with torch.no_grad():
+        potential.known_numbers[:, 1] -= 1.0 * torch.arange(6)
+    values = values_on(Space(LANGUAGE, {"node": 9}), 4)
+    whole, part = potential.on(Space(LANGUAGE, {"node": 9})), potential.at_levels([1])
+    there = part.on(Space(LANGUAGE, {"node": 9}))
+    assert torch.allclose(there.score(values[1:]), whole.score(values)[1:])

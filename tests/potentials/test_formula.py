@@ -26,7 +26,7 @@ friends(person, person)
 """
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.data())
 def test_counts_agree_with_brute_force_on_random_formulas(data: st.DataObject) -> None:
     space = data.draw(spaces())

@@ -43,7 +43,8 @@ def test_two_runs_become_one_model(
     assert not torch.allclose(fitted.potential.score(worlds), mean, atol=1e-5)
     assert fitted.config.model.pieces
     assert bool((fitted.potential.get_parameter("parts.3.weight") != 0).all())
-    assert run_here(monkeypatch, capfd, "sample", "both", "--num-samples", 20).code == 0
+    drawing = ("--num-samples", 20, "--chains", 10, "--burn-in", 5)
+    assert run_here(monkeypatch, capfd, "sample", "both", *drawing).code == 0
     few = ("--chains", 10, "--steps", 20, "--sweeps", 10)
     assert run_here(monkeypatch, capfd, "likelihood", "both", *few).code == 0
     done = run_here(monkeypatch, capfd, "train", "--resume", "both")

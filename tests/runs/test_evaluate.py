@@ -81,8 +81,9 @@ def write_json(path: Path, content: dict) -> None:
 def test_a_run_names_its_own_training_and_test_set(tmp_path: Path) -> None:
     smiles = tuple("C" * (7 - n) + end + "C" * n for end in "NOS" for n in range(1, 4))
     (tmp_path / "mine.smi").write_text("\n".join(smiles))
-    config = configure({"data": {"source": str(tmp_path / "mine.smi")}})
-    config = replace(config, training=replace(config.training, steps=1))
+    small = {"model": {"layers": 1, "hidden": 4}, "chains": {"replicas": 4}}
+    config = configure({"data": {"source": str(tmp_path / "mine.smi")}, **small})
+    config = replace(config, training=replace(config.training, steps=1, batch=4))
     run = tmp_path / "run"
     job = training.begin(run, config)
     test = {job.source.names[place] for place in job.source.test.tolist()}
