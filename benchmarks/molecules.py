@@ -3,9 +3,9 @@
 Both models write in turns in one process on one core, and are timed by its CPU seconds, their molecules
 decoded and counted. Ours samples as in `nmln sample`; the burn-in is reported separately, because it
 happens once. The number of different molecules per second falls with the number of samples: both write
-equally many. The LSTM is trained as long as the string models of `benchmarks.strings`, or one that was
-kept there is used. Its rate depends on the length of its strings, its valid share on the training: after
-one minute almost nothing is valid.
+equally many. The LSTM is the baseline `gru` with another cell, trained for some minutes, or one that
+`--keep` kept. Its rate depends on the length of its strings, its valid share on the training: after one
+minute almost nothing is valid.
 
 Memory is that of `nmln sample` in a separate process: the sum of the peaks of all its processes. With
 fewer than 2 million samples (--samples) the peak for 2 million is extrapolated, as if all were different
@@ -23,16 +23,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from benchmarks.molecule_memory import memory
 from benchmarks.ratios import Ratio, report
-from benchmarks.strings import described, train
 from nmln import checkpoint
-from nmln.baselines.base import Generator
+from nmln.baselines.base import Budget, Generator, load
 from nmln.baselines.gru import GRU, GRUSettings
-from nmln.baselines.gru import load as load_strings
 from nmln.baselines.notations import Vocabulary
 from nmln.config import DataConfig
 from nmln.errors import InputError
@@ -116,15 +115,30 @@ class Strings:
         return Rate(self.tally.attempts, valid, len(self.tally.counts), self.watch.cpu)
 
 
-def lstm(data: DataConfig, minutes: float, kept: Path | None) -> GRU:
+def lstm(data: DataConfig, minutes: float, kept: Path | None, keep: Path | None) -> GRU:
     """A character LSTM that was kept, or one that is trained on the same molecules for some minutes."""
     if kept is not None:
-        return load_strings(kept)
+        found = load(kept)
+        if not isinstance(found, GRU):
+            raise InputError("this is not the baseline gru. Name one that --keep kept.", str(kept))
+        return found
     source = sources.load(data)
     writer = GRU("gru", GRUSettings(cell="lstm", tokens=Vocabulary.of(source.names).tokens))
     learnt = [source.names[place] for place in source.train.tolist()]
-    train(writer, learnt, minutes, 0, _tell)
+    writer.fit(learnt, Budget(minutes=minutes), progress=_progress)
+    if keep is not None:
+        writer.save(keep)
     return writer
+
+
+def described(writer: GRU) -> dict[str, Any]:
+    """The network of a model, and its size."""
+    one = writer.settings
+    return {
+        "tokens": len(writer.vocabulary.tokens), "cell": one.cell, "layers": one.layers,
+        "units": one.units, "embedded": one.embedded, "dropout": one.dropout,
+        "parameters": sum(part.numel() for part in writer.network.parameters()),
+    }  # fmt: skip
 
 
 # Ours.
@@ -252,8 +266,9 @@ def side_by_side(ours: Generated, theirs: Rate, burn_in: int) -> list[Ratio]:
     return ratios
 
 
-def _tell(text: str) -> None:
-    print(f"  {text}", flush=True)
+def _progress(done: int, total: int, loss: float) -> None:
+    if done % 100 == 0:
+        print(f"  update {done:,} of {total:,}, {loss:.3f} nats", flush=True)
 
 
 def main() -> None:
@@ -268,6 +283,7 @@ def main() -> None:
     parser.add_argument("--burn-in", type=int, default=300, help="sweeps before the first sample")
     parser.add_argument("--thin", type=int, default=THIN, help="sweeps between two samples")
     parser.add_argument("--lstm", type=Path, help="an LSTM that was kept, instead of training one")
+    parser.add_argument("--keep", type=Path, help="a folder to keep the trained LSTM in")
     parser.add_argument(
         "--lstm-minutes", type=float, default=4.0, help="CPU minutes of training it"
     )
@@ -281,7 +297,8 @@ def main() -> None:
             (folder / "run").mkdir()
             opened = open_model(given.model, folder / "run")
             with one_core():
-                writer = lstm(opened.model.config.data, given.lstm_minutes, given.lstm)
+                data = opened.model.config.data
+                writer = lstm(data, given.lstm_minutes, given.lstm, given.keep)
                 strings = Strings(writer, len(opened.model.space.domain["node"]))
                 count = given.rate_samples
                 ours = generate(opened, strings, folder, count, given.burn_in, given.thin)

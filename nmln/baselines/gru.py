@@ -8,7 +8,6 @@ also stands before the first token. Layers may be LSTM instead.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -16,11 +15,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from nmln.baselines import base
 from nmln.baselines.base import BASELINES, Named
 from nmln.baselines.notations import END, Codes
 from nmln.baselines.strings import State, StringBaseline, StringNetwork, StringSettings
-from nmln.checkpoint import load_model
 from nmln.errors import InputError
 
 Cell = Literal["gru", "lstm"]
@@ -129,30 +126,3 @@ BASELINES.add(
         "Our recurrent network on characters until a held-out tenth stops improving.",
     ),
 )
-
-
-def load(folder: str | Path) -> GRU:
-    """A saved model; one that was kept before baselines had a common form is read as well."""
-    tensors, content = load_model(Path(folder))
-    if "baseline" in content:
-        made = base.load(folder)
-        if not isinstance(made, GRU):
-            raise InputError(
-                f"this is the baseline {made.name}. Name a model of the baseline gru.",
-                str(folder),
-                kind="unsupported",
-            )
-        return made
-    if not {"notation", "tokens", "network"} <= set(content):
-        raise InputError(
-            "this is not a model of strings. Keep one: python -m benchmarks.strings char --keep.",
-            str(folder),
-            kind="unsupported",
-        )
-    network = {name: value for name, value in content["network"].items() if name != "tokens"}
-    notation = "plain" if content["notation"] == "char" else content["notation"]
-    made = GRU("gru", GRUSettings(notation=notation, **network))
-    made.rebuild(content)
-    made.network.load_state_dict(tensors)
-    made.network.eval()
-    return made

@@ -1,10 +1,8 @@
-"""The models of strings that ours is compared with."""
+"""GRU (ours): probabilities, samples and training of its networks."""
 
-import json
 from collections import Counter
 from itertools import product
 from math import exp, log
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,17 +10,12 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from benchmarks import strings
-from nmln.baselines import gru
 from nmln.baselines.base import Budget
 from nmln.baselines.gru import GRU, Cell, GRUNetwork, GRUSettings
 from nmln.baselines.notations import END
 from nmln.baselines.strings import draw_codes
 from nmln.baselines.training import BaselineTraining
-from nmln.checkpoint import save_model
 from nmln.errors import InputError
-from nmln.molecules.chemistry import parse
-from nmln.molecules.sample_files import read_samples
 
 CELLS: tuple[Cell, ...] = ("gru", "lstm")
 THREE = (
@@ -146,21 +139,6 @@ def test_the_same_seed_gives_the_same_strings_and_another_one_others() -> None:
     assert list(writer.generate(50, seed=1)) != list(writer.generate(50, seed=2))
 
 
-def test_a_model_that_was_kept_in_the_old_form_is_read(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    writer = small(cell="lstm")
-    writer.build(["CNO", "CCC"])
-    network = {"tokens": 3, "cell": "lstm", "layers": 1, "units": 4, "embedded": 2, "dropout": 0.2}
-    content = {"notation": "char", "tokens": ["C", "N", "O"], "network": network}
-    save_model(tmp_path / "old", dict(writer.network.state_dict()), content)
-    writer.save(tmp_path / "new")
-    for name in ("old", "new"):
-        assert list(gru.load(tmp_path / name).generate(30)) == list(writer.generate(30))
-    save_model(tmp_path / "other", {"weights": torch.zeros(1)}, {"kind": "other"})
-    with pytest.raises(InputError, match="not a model of strings"):
-        gru.load(tmp_path / "other")
-
-
 # Training.
 
 
@@ -194,43 +172,3 @@ def test_the_gradient_of_nats_reaches_every_parameter() -> None:
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().sum() > 0, name
-
-
-# The benchmark as a whole.
-
-
-@pytest.fixture(scope="module")
-def row_and_samples(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
-    folder = tmp_path_factory.mktemp("strings")
-    path = folder / "three.smi"
-    path.write_text("\n".join(THREE) + "\n", encoding="utf-8")
-    row = strings.run(
-        "char", str(path), minutes=0.02, samples=300, seed=0, output=folder / "samples",
-        network={"layers": 1, "units": 16, "embedded": 8}, report=lambda _: None,
-    )  # fmt: skip
-    return row, folder / "samples" / strings.SAMPLES
-
-
-def test_every_attempt_is_kept_and_reported(row_and_samples: tuple[dict, Path]) -> None:
-    row, path = row_and_samples
-    (kept,) = read_samples(path, size=3)
-    assert row["samples"] == kept.counts.attempts == 300
-    assert row["valid"]["count"] == kept.counts.valid > 0
-    assert row["valid"]["count"] + sum(one["count"] for one in row["not_valid"]) == 300
-    known = {parse(smiles).smiles for smiles in THREE}
-    assert row["train"] + row["test"] == len(known) == len(THREE)
-    among = sum(smiles in known for smiles in kept.counts.counts)
-    assert row["top"]["10000"]["test"] + row["top"]["10000"]["train"] == among > 0
-
-
-def test_a_row_replaces_the_one_that_it_repeats(
-    row_and_samples: tuple[dict, Path], tmp_path: Path
-) -> None:
-    row, _ = row_and_samples
-    path = tmp_path / "strings.json"
-    for change in ({}, {"cell": "lstm"}, {"seed": 7}):
-        strings.store(path, {**row, **change})
-    rows = strings.stored(path)
-    assert [(one["cell"], one["seed"]) for one in rows] == [("lstm", 0), ("gru", 7)]
-    assert json.loads(path.read_text(encoding="utf-8")) == rows
-    assert len(strings.table(rows).splitlines()) == 4
