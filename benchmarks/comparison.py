@@ -13,17 +13,12 @@ writes the table into docs/explanation/comparison.md and draws docs/figures/comp
 """
 
 import argparse
-import csv
-import gzip
 import json
-import os
-import shlex
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cells import Cell, drawn
 from nmln.baselines.base import BASELINES
 from nmln.evaluation import RecallCurve, evaluate
 from nmln.files import plain, write_json, write_lines
@@ -45,40 +40,14 @@ MOST = 704  # molecules of either set whose likelihood is measured: all of the t
 BEGIN, END = "<!-- table -->", "<!-- end of the table -->"
 
 
-class Cell:
-    """One model of the comparison: its folder and the commands that fill it."""
+class Model(Cell):
+    """One model of the comparison."""
 
     def __init__(self, name: str, folder: Path, minutes: float, samples: int) -> None:
-        self.name = name
-        self.folder = unpack(DATA, folder) if name == "shipped" else folder / name
-        self.minutes, self.samples = minutes, samples
-        self.times = folder / f"{name}.times.json"  # processor seconds of finished and cut commands
+        own = unpack(DATA, folder) if name == "shipped" else folder / name
+        super().__init__(own, folder / f"{name}.times.json")
+        self.name, self.minutes, self.samples = name, minutes, samples
         self.ours = name in OURS
-
-    def nmln(self, step: str, *arguments: object) -> None:
-        """Run a command on one core, and add its processor time to that of the step."""
-        words = ["nmln", *map(str, arguments)]
-        print("$", shlex.join(words), flush=True)
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        child = subprocess.Popen([sys.executable, "-m", *words], env=env)
-        try:
-            _, status, used = os.wait4(child.pid, 0)
-        except KeyboardInterrupt:
-            _, status, used = os.wait4(child.pid, 0)
-        seconds = used.ru_utime + used.ru_stime
-        known = self.known()
-        kept = known.setdefault(step, {"command": shlex.join(words), "cpu_seconds": 0.0})
-        kept["cpu_seconds"] += seconds
-        kept["done"] = status == 0
-        write_json(self.times, known)
-        if status:
-            raise SystemExit(f"{shlex.join(words)} ended with {os.waitstatus_to_exitcode(status)}")
-
-    def known(self) -> dict[str, Any]:
-        return json.loads(self.times.read_text()) if self.times.exists() else {}
-
-    def done(self, step: str) -> bool:
-        return bool(self.known().get(step, {}).get("done"))
 
     def train(self) -> None:
         if self.name == "shipped" or self.done("training"):
@@ -127,7 +96,7 @@ class Cell:
         likelihood = self.likelihood()
         references = of_run(self.folder)
         train, test = references["train"].smiles, references["test"].smiles
-        samples = self.drawn()
+        samples = drawn(self.folder / "samples")
         counts = [count for count in CUTS if count <= len(samples)] or [len(samples)]
         cuts = {str(count): described(samples[:count], train, test) for count in counts}
         known = self.known()
@@ -144,15 +113,6 @@ class Cell:
             "likelihood": likelihood,
             "samples": cuts,
         }
-
-    def drawn(self) -> list[str | None]:
-        """The samples of the target in the order of their numbers, None where one is not valid."""
-        with gzip.open(self.folder / "samples" / "samples.csv.gz", "rt", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        target = max(int(row["level"]) for row in rows)
-        chosen = [row for row in rows if int(row["level"]) == target]
-        chosen.sort(key=lambda row: int(row["sample"]))
-        return [row["smiles"] if row["status"] == "valid" else None for row in chosen]
 
 
 def described(samples: Sequence[str | None], train: Any, test: Any) -> dict[str, Any]:
@@ -265,7 +225,7 @@ def main() -> None:
         if (RESULTS / f"{name}.json").exists():
             print(f"{name} is done")
             continue
-        row = Cell(name, given.runs, given.minutes, given.samples).row()
+        row = Model(name, given.runs, given.minutes, given.samples).row()
         RESULTS.mkdir(parents=True, exist_ok=True)
         write_json(RESULTS / f"{name}.json", plain(row))
         cut = max(row["samples"], key=int)

@@ -1,0 +1,55 @@
+"""Parts of an experiment that are done by commands of nmln, one after the other, and never twice."""
+
+import csv
+import gzip
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from nmln.files import write_json
+
+
+class Cell:
+    """A folder, the commands that fill it, and their processor time."""
+
+    def __init__(self, folder: Path, times: Path) -> None:
+        self.folder = folder
+        self.times = times  # processor seconds of finished and cut commands
+
+    def nmln(self, step: str, *arguments: object) -> None:
+        """Run a command on one core, and add its processor time to that of the step."""
+        words = ["nmln", *map(str, arguments)]
+        print("$", shlex.join(words), flush=True)
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        child = subprocess.Popen([sys.executable, "-m", *words], env=env)
+        try:
+            _, status, used = os.wait4(child.pid, 0)
+        except KeyboardInterrupt:
+            _, status, used = os.wait4(child.pid, 0)
+        known = self.known()
+        kept = known.setdefault(step, {"command": shlex.join(words), "cpu_seconds": 0.0})
+        kept["cpu_seconds"] += used.ru_utime + used.ru_stime
+        kept["done"] = status == 0
+        write_json(self.times, known)
+        if status:
+            raise SystemExit(f"{shlex.join(words)} ended with {os.waitstatus_to_exitcode(status)}")
+
+    def known(self) -> dict[str, Any]:
+        return json.loads(self.times.read_text()) if self.times.exists() else {}
+
+    def done(self, step: str) -> bool:
+        return bool(self.known().get(step, {}).get("done"))
+
+
+def drawn(folder: Path) -> list[str | None]:
+    """The samples of the target in the order of their numbers, None where one is not valid."""
+    with gzip.open(folder / "samples.csv.gz", "rt", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    target = max(int(row["level"]) for row in rows)
+    chosen = [row for row in rows if int(row["level"]) == target]
+    chosen.sort(key=lambda row: int(row["sample"]))
+    return [row["smiles"] if row["status"] == "valid" else None for row in chosen]
