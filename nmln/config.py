@@ -242,9 +242,15 @@ class Config:
 
 
 def configure(
-    content: Mapping[str, Any], source: str | None = None, preset: str = "small"
+    content: Mapping[str, Any],
+    source: str | None = None,
+    preset: str = "small",
+    base: Config | None = None,
 ) -> Config:
-    """A configuration from nested tables, on top of a preset; unknown keys are refused."""
+    """A configuration from nested tables, on top of a preset; unknown keys are refused.
+
+    `base` has the settings that neither of them names, in place of the defaults.
+    """
     if preset not in PRESETS:
         raise InputError(
             f"unknown preset {preset!r}. Take one of {', '.join(PRESETS)}.",
@@ -252,7 +258,8 @@ def configure(
             token=preset,
             kind="unknown",
         )
-    sections = {entry.name: entry.default_factory for entry in fields(Config)}
+    base = base or Config()
+    sections = {entry.name: getattr(base, entry.name) for entry in fields(Config)}
     made = {}
     for name in [*sections, *content]:
         if name not in sections:
@@ -260,14 +267,16 @@ def configure(
         given = content.get(name, {})
         if not isinstance(given, Mapping):
             raise InputError(f"[{name}] must be a table, got {given!r}.", source, token=name)
-        default = sections[name]()  # pyright: ignore[reportCallIssue]
-        made[name] = fill(default, {**PRESETS[preset].get(name, {}), **given}, name, source)
+        made[name] = fill(sections[name], {**PRESETS[preset].get(name, {}), **given}, name, source)
     with placed(source):
         return Config(**made)
 
 
-def read_config(path: str | Path, preset: str | None = None) -> Config:
-    """The configuration in a TOML file; its key `preset` names what it builds on."""
+def read_config(path: str | Path, preset: str | None = None, base: Config | None = None) -> Config:
+    """The configuration in a TOML file; its key `preset` names what it builds on.
+
+    `base` is as in `configure`.
+    """
     path = Path(path)
     check_readable(path)
     try:
@@ -292,7 +301,7 @@ def read_config(path: str | Path, preset: str | None = None) -> Config:
         raise InputError(
             f"preset must be the name of a preset, got {named!r}.", str(path), token="preset"
         )
-    config = configure(content, str(path), preset or named)
+    config = configure(content, str(path), preset or named, base)
     for name in SEEDS:
         _check_seed(name, _value(config, name), str(path))
     return config

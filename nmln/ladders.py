@@ -77,6 +77,10 @@ class Ladder:
         """The rate at a coordinate: its square."""
         return float(coordinate**2)
 
+    def nearest(self, rate: float) -> int:
+        """The level whose rate is nearest to this one."""
+        return min(range(len(self)), key=lambda level: abs(self.rates[level] - rate))
+
     def corrupt(
         self,
         space: Space,

@@ -236,6 +236,32 @@ class Language:
         return "\n".join([*lines, *(attribute.declaration() for attribute in self)])
 
 
+def difference(one: Language, other: Language) -> str | None:
+    """The first declaration that only one of two languages has; None if they have the same ones.
+
+    The order of the declarations may differ, and so may the values of attributes, but not the order of
+    the sorts.
+    """
+    mine, theirs = ({attribute.declaration() for attribute in some} for some in (one, other))
+    for found, where in ((theirs - mine, "only there"), (mine - theirs, "only here")):
+        if found:
+            return f"{min(found)} is {where}."
+    if one.sorts != other.sorts:
+        return f"its sorts are {', '.join(other.sorts)}, in another order."
+    return None
+
+
+def new_values(one: Language, other: Language) -> list[str]:
+    """The values that attributes have in the other language only, such as `atom Br`."""
+    return [
+        f"{attribute.name} {value}"
+        for attribute in other
+        if attribute.name in one
+        for value in attribute.values
+        if value not in one[attribute.name].values
+    ]
+
+
 def misplaced(
     constant: str, where: object, sort: str, names: Sequence[str], homes: Sequence[str]
 ) -> str:

@@ -45,6 +45,14 @@ RunOutput = Annotated[
     Path | None, typer.Option(help="Folder for the run.", show_default="runs/NAME")
 ]
 Resume = Annotated[Path | None, typer.Option(help="Continue the run in this folder.")]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="Start from the weights of the run in this folder, which has the same language. Sizes and "
+        "levels may differ; the network is that of the old run.",
+    ),
+]
 Size = Annotated[
     int | None,
     typer.Option(

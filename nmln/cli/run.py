@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmln.cli.common import (
+    From,
     MaxSize,
     Size,
     Sizes,
@@ -43,6 +44,7 @@ def run(
     size: Size = None,
     sizes: Sizes = None,
     max_size: MaxSize = None,
+    start: From = None,
     minutes: Annotated[
         float | None,
         typer.Option(
@@ -91,7 +93,7 @@ def run(
     began = time.monotonic()
     settings = pipeline.JobSettings(
         data, size, minutes, num_samples, seed, settings_in(change or []), chains, burn_in,
-        sizes_in(sizes), max_size,
+        sizes_in(sizes), max_size, start,
     )  # fmt: skip
     folder = output or Path("runs") / _name(data, settings)
     command = shlex.join(["nmln", *sys.argv[1:]])
@@ -128,7 +130,8 @@ def _performer(command: str) -> "Performer":
                 }
                 perform("resume", count, folder, again)
             else:
-                start_training(folder, job.config(count), count, source=source)
+                config = job.config(count, job.begun())
+                start_training(folder, config, count, source=source, start=job.start)
 
         def draw(self, job: "SamplingJob", folder: Path, count: int) -> None:
             draw(job, folder, count, self.command)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nmln.cli.common import (
+    From,
     MaxSize,
     Resume,
     RunOutput,
@@ -46,6 +47,7 @@ def train(
     ] = None,
     output: RunOutput = None,
     resume: Resume = None,
+    start: From = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -127,8 +129,8 @@ def train(
     one_thread()
     if resume is not None:
         given = (
-            source, output, config, preset, domains, nodes, sizes, max_size, steps, minutes, seed,
-            change,
+            source, output, start, config, preset, domains, nodes, sizes, max_size, steps, minutes,
+            seed, change,
         )  # fmt: skip
         if any(one is not None and one != [] for one in given):
             raise InputError(
@@ -159,11 +161,11 @@ def train(
         "training.processes": processes,
     }
     flags = {name: value for name, value in flags.items() if value is not None}
-    chosen = _settings(config, preset, {**flags, **settings_in(change or [])})
+    chosen = _settings(config, preset, {**flags, **settings_in(change or [])}, start)
     folder = output or Path("runs") / Path(chosen.data.source).name.split(".")[0]
     if alone():
         _check_new(folder)
-    start_training(folder, chosen, _processes(chosen) if alone() else 1, tensorboard)
+    start_training(folder, chosen, _processes(chosen) if alone() else 1, tensorboard, start=start)
 
 
 def start_training(
@@ -172,9 +174,18 @@ def start_training(
     processes: int,
     tensorboard: bool = False,
     source: "Source | None" = None,
+    start: str | None = None,
 ) -> None:
-    """Train a new run in this process or in several; `source` are its data, if they are parsed."""
-    settings = {"folder": str(folder), "config": config.to_dict(), "tensorboard": tensorboard}
+    """Train a new run in this process or in several.
+
+    `source` are its data, if they are parsed; `start` names the run whose weights it starts with.
+    """
+    settings = {
+        "folder": str(folder),
+        "config": config.to_dict(),
+        "tensorboard": tensorboard,
+        "start": start,
+    }
     if processes == 1:
         begin_training(**settings, source=source)
         return
@@ -197,20 +208,26 @@ def start_training(
 
 
 def begin_training(
-    folder: str, config: dict[str, Any], tensorboard: bool, source: "Source | None" = None
+    folder: str,
+    config: dict[str, Any],
+    tensorboard: bool,
+    start: str | None,
+    source: "Source | None" = None,
 ) -> None:
     """The stage that starts a new run, in the only process or in one of several."""
     from nmln.config import configure, override
     from nmln.distributed import join, leave
     from nmln.runs import train as training
     from nmln.runs.kept import kept_source
+    from nmln.runs.start import read_start
 
     if source is None and (private := os.environ.get(PRIVATE_FOLDER)):
         source = kept_source(Path(private) / _DATA)
     ranks = join()
     try:
         chosen = override(configure(config), {"training.processes": ranks.count})
-        _train(training.begin(Path(folder), chosen, ranks, source), tensorboard)
+        begun = None if start is None else read_start(start)
+        _train(training.begin(Path(folder), chosen, ranks, source, begun), tensorboard)
     finally:
         leave()
 
@@ -234,13 +251,22 @@ def _check_new(folder: Path) -> None:
     RunFolder(folder).check_new()
 
 
-def _settings(config: Path | None, preset: str | None, flags: dict[str, Any]) -> "Config":
-    """The settings of a new run: flags override the file, which overrides the preset."""
-    from nmln.config import configure, override, read_config
+def _settings(
+    config: Path | None, preset: str | None, flags: dict[str, Any], start: str | None
+) -> "Config":
+    """The settings of a new run: flags override the file, which overrides the preset.
 
-    base = (
-        configure({}, preset=preset or "small") if config is None else read_config(config, preset)
-    )
+    Those of the potential that none of them names are those of the run that it starts from.
+    """
+    from nmln.config import configure, override, read_config
+    from nmln.runs.start import read_start
+
+    begun = None if start is None else read_start(start)
+    under = None if begun is None else begun.settings
+    if config is None:
+        base = configure({}, preset=preset or "small", base=under)
+    else:
+        base = read_config(config, preset, under)
     length = {name: flags[f"training.{name}"] for name in _LENGTHS if f"training.{name}" in flags}
     if None not in length.values() and len(length) > 1:
         raise InputError(
@@ -249,7 +275,10 @@ def _settings(config: Path | None, preset: str | None, flags: dict[str, Any]) ->
         )
     if length.keys() == {"steps"}:
         flags = {"training.minutes": None, **flags}  # the flag overrides the minutes of the file
-    return override(base, flags)
+    chosen = override(base, flags)
+    if begun is not None:
+        begun.check(chosen)
+    return chosen
 
 
 def _processes(config: "Config") -> int:
@@ -321,6 +350,8 @@ class TrainingDisplay:
         )
         if len(source.buckets) > 1:
             self._show_domains(job)
+        if job.start is not None:
+            self.console.print(job.start.told(source.space), markup=False)
         if source.dropped:
             self.on_note(dropped_lines(source.dropped))
 

@@ -40,10 +40,16 @@ def load(source: str | Path) -> Model:
 
 def load_run(folder: Path) -> Model:
     """The model of a finished run, or of its newest checkpoint; refuses links inside the run."""
+    return load_newest(folder)[0]
+
+
+def load_newest(folder: Path) -> tuple[Model, int]:
+    """`load_run`, and the step that the model is of."""
     refuse_links(folder)
     refuse_baseline(folder)
     if (folder / checkpoint.MODEL).exists():
-        return Model.load(folder / checkpoint.MODEL)
+        model = Model.load(folder / checkpoint.MODEL)
+        return model, model.config.training.steps
     kept = checkpoint.load(folder)
     model = Model.described(kept.content, str(kept.path))
     try:
@@ -58,7 +64,7 @@ def load_run(folder: Path) -> Model:
             kind="damaged",
         ) from None
     model.take(weights, str(kept.path))
-    return model
+    return model, kept.step
 
 
 def refuse_baseline(folder: Path) -> None:

@@ -21,6 +21,7 @@ from nmln.model.combination import Report, fit_betas, mean_potential
 from nmln.model.domains import Domain, choose, domains_of, draw, refuse_several, stream
 from nmln.model.generation import MOST_TRIES, collect, decoder_for
 from nmln.model.pretrained import folder_of
+from nmln.model.start import start_from, started_settings
 from nmln.potentials.base import BasePotential
 from nmln.potentials.scaled import ScaledPotential
 from nmln.sampler import Observer
@@ -51,17 +52,23 @@ class Model:
         worlds: Integer[Tensor, "worlds groups"] | None = None,
         config: Config | None = None,
         formulas: Sequence[WeightedFormula] = (),
+        start: "Model | None" = None,
     ) -> "Model":
-        """A model that has learned only the marginals of its base term.
+        """A model that has learned only the marginals of its base term, or what `start` has learned.
 
         Args:
             space: the language and the domain, or data of several domains in buckets.
             worlds: the data, if they are of one domain.
-            config: the settings; by default those of `Config()`.
+            config: the settings; by default those of `Config()`, with the potential of `start`.
             formulas: formulas whose weights are learned beside the networks.
+            start: a model whose weights this one starts with. It has the same language, but may have
+                other domains, levels and values of attributes.
         """
-        config, buckets = config or Config(), _buckets(space, worlds)
+        buckets = _buckets(space, worlds)
+        config = config or (Config() if start is None else started_settings(start))
         potential = new_potential(buckets, config, formulas)
+        if start is not None:
+            start_from(start, potential, config, formulas)
         return Model(buckets[0].space, potential, config, tuple(formulas), domains_of(buckets))
 
     @staticmethod
@@ -71,6 +78,7 @@ class Model:
         config: Config | None = None,
         formulas: Sequence[WeightedFormula] = (),
         report: Report | None = None,
+        start: "Model | None" = None,
     ) -> "Model":
         """Train a model on worlds, from start to end, in this process.
 
@@ -79,12 +87,13 @@ class Model:
         Args:
             space: the language and the domain, or data of several domains in buckets.
             worlds: the data, if they are of one domain.
-            config: the settings; by default those of `Config()`.
+            config: the settings; by default those of `Config()`, with the potential of `start`.
             formulas: formulas whose weights are learned beside the networks.
             report: called after every step with its metrics.
+            start: a model whose weights this one starts with, as in `build`.
         """
         buckets = _buckets(space, worlds)
-        model = Model.build(buckets, config=config, formulas=formulas)
+        model = Model.build(buckets, config=config, formulas=formulas, start=start)
         trainer = Trainer(model.potential, buckets, model.config)
         if model.config.training.minutes is not None:
             steps = steps_in(model.config.training.minutes, trainer)

@@ -1,7 +1,7 @@
 """The base of all potentials: checks, slopes by autograd, alternatives by brute force."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
 from itertools import pairwise
 from typing import TypeVar
@@ -11,9 +11,13 @@ from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
 from nmln.errors import InputError
+from nmln.language import difference
 from nmln.space import Space
 from nmln.types import Alternatives, Changes, Groups, OneHot, Scores, Slopes, Ties, Values
 from nmln.worlds import to_text
+
+Labels = Sequence[Hashable]
+"""A name for each place of an axis; the same name in two languages means the same."""
 
 
 class ScoreError(InputError):
@@ -75,9 +79,10 @@ class BasePotential(nn.Module, ABC):
         (`.double()`) before: a conversion of the one leaves the precision of the other as it is.
         """
         if space.language != self.space.language:
+            told = difference(self.space.language, space.language) or "it has other values."
             raise InputError(
                 "a potential can only be put on another domain of its own language, and this is "
-                f"another language: {_difference(self.space, space)}",
+                f"another language: {told}",
                 kind="conflict",
             )
         return self if space == self.space else self.grounded(space)
@@ -91,6 +96,14 @@ class BasePotential(nn.Module, ABC):
             token=type(self).__name__,
             kind="unsupported",
         )
+
+    def labels(self) -> dict[str, dict[int, Labels]]:
+        """Which value of the language each row or column of this potential's own parameters belongs to.
+
+        By the name of the parameter and the number of the axis: a label for every place. Axes that are
+        as long in every language are left out.
+        """
+        return {}
 
     @abstractmethod
     def evaluate(self, values: Values) -> Scores:
@@ -258,16 +271,6 @@ def sharing(potential: Kind, space: Space) -> Kind:
     new._non_persistent_buffers_set = set(potential._non_persistent_buffers_set)
     new.space = space
     return new
-
-
-def _difference(one: Space, other: Space) -> str:
-    """The first declaration that only one of two languages has."""
-    mine = {attribute.declaration() for attribute in one.language}
-    theirs = {attribute.declaration() for attribute in other.language}
-    for found, where in ((theirs - mine, "only there"), (mine - theirs, "only here")):
-        if found:
-            return f"{min(found)} is {where}."
-    return "its declarations have another order."
 
 
 def by_level(tensor: Tensor, levels: int) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nmln.errors import InputError
 from nmln.logic import WeightedFormula, expand_templates, resolve
-from nmln.potentials.base import BasePotential, sliced
+from nmln.potentials.base import BasePotential, Labels, sliced
 from nmln.potentials.factors import Factors
 from nmln.potentials.grounding import Grounding
 from nmln.potentials.registry import POTENTIALS, NamedPotential
@@ -97,6 +97,9 @@ class FormulaPotential(BasePotential):
                 )
         new.weights, new.precision = self.weights, self.precision
         return new
+
+    def labels(self) -> dict[str, dict[int, Labels]]:
+        return {"weights": {1: [str(one.formula) for one in self.soft]}}
 
     def _expand(self, formula: WeightedFormula) -> list[WeightedFormula]:
         sorted_ = resolve(formula.formula, self.space.language, self.space.domain)

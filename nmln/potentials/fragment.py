@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 from nmln.config import ModelConfig
 from nmln.errors import InputError
 from nmln.memory import refuse_size
-from nmln.potentials.base import LevelMLP, NeuralPotential, sharing, uniform_weights
+from nmln.potentials.base import Labels, LevelMLP, NeuralPotential, sharing, uniform_weights
 from nmln.potentials.registry import POTENTIALS, NamedPotential
 from nmln.space import Space
 from nmln.types import OneHot, Scores
@@ -30,12 +30,14 @@ class Fragments(NamedTuple):
     grid: tuple[int, ...]
     constants: Int64[Tensor, "fragments width"]
     entries: Int64[Tensor, "fragments seen"]
+    names: tuple[tuple[str, tuple[int, ...], str], ...]  # attribute, places and category seen
 
 
 def fragments(space: Space, sorts: tuple[str, ...]) -> Fragments:
     """The fragments over tuples of the given sorts."""
     tuples, grid = _distinct_tuples([(sort, len(space.domain[sort])) for sort in sorts])
     seen: list[np.ndarray] = []
+    names: list[tuple[str, tuple[int, ...], str]] = []
     for block in space.blocks:
         attribute = block.attribute
         for places in product(range(len(sorts)), repeat=attribute.arity):
@@ -50,8 +52,10 @@ def fragments(space: Space, sorts: tuple[str, ...]) -> Fragments:
                 continue  # a repeated constant of an irreflexive predicate
             first = block.first_entry + group * block.size
             seen.append(first[:, None] + np.arange(block.size))
+            names += [(attribute.name, places, value) for value in attribute.categories]
     columns = np.concatenate([*seen, np.zeros((len(tuples), 0), dtype=np.int64)], axis=1)
-    return Fragments(sorts, grid, torch.from_numpy(tuples), torch.from_numpy(columns))
+    tables = torch.from_numpy(tuples), torch.from_numpy(columns)
+    return Fragments(sorts, grid, *tables, tuple(names))
 
 
 def _number_of_tuples(space: Space, sorts: tuple[str, ...]) -> int:
@@ -157,6 +161,16 @@ class FragmentNetwork(NeuralPotential):
         for index, table in enumerate(tables):
             new.register_buffer(f"entries_{index}", table.entries, persistent=False)
         return new
+
+    def labels(self) -> dict[str, dict[int, Labels]]:
+        embedded = next((part.shape[2] for part in self.embeddings.values()), 0)
+        found: dict[str, dict[int, Labels]] = {
+            f"embeddings.{sort}": {1: self.space.domain[sort]} for sort in self.embeddings
+        }
+        for index, table in enumerate(self.tables):
+            known = range(embedded * len(table.sorts))
+            found[f"networks.{index}.layers.0.weight"] = {1: (*table.names, *known)}
+        return found
 
     def tables_of(self, space: Space) -> list[Fragments]:
         """The tables of the same fragments on another space."""

@@ -16,7 +16,14 @@ from torch.autograd.function import once_differentiable
 
 from nmln.config import ModelConfig
 from nmln.errors import InputError
-from nmln.potentials.base import BasePotential, LevelLinear, LevelMLP, sharing, uniform_weights
+from nmln.potentials.base import (
+    BasePotential,
+    Labels,
+    LevelLinear,
+    LevelMLP,
+    sharing,
+    uniform_weights,
+)
 from nmln.potentials.messages import (
     Weights,
     Workspace,
@@ -103,6 +110,16 @@ class GraphPotential(BasePotential):
         new.wiring = Wiring(space, self.include_null).to(self.hear_bias[0])
         new._rooms, new._views = {}, None
         return new
+
+    def labels(self) -> dict[str, dict[int, Labels]]:
+        columns = [
+            (name, unit) for name in self.wiring.relation_names for unit in range(self.hidden)
+        ]
+        found: dict[str, dict[int, Labels]] = {
+            f"hear.{n}": {2: columns} for n in range(self.layers)
+        }
+        found["hear.0"] |= {1: self.wiring.feature_names}
+        return found
 
     def weight_products(self) -> int:
         """Floating-point operations of the weight products for one world."""

@@ -6,7 +6,7 @@ from torch.nn.functional import conv2d
 
 from nmln.config import ModelConfig
 from nmln.errors import InputError
-from nmln.potentials.base import LevelMLP, NeuralPotential, uniform_weights
+from nmln.potentials.base import Labels, LevelMLP, NeuralPotential, uniform_weights
 from nmln.potentials.registry import POTENTIALS, NamedPotential
 from nmln.space import Space
 from nmln.types import OneHot, Scores
@@ -64,6 +64,10 @@ class ImagePotential(NeuralPotential):
         self.biases = nn.ParameterList(torch.zeros(levels, channels) for _ in inputs)
         rows, columns = space.block(attribute.name).shape
         self.top = LevelMLP(levels, (channels * rows * columns, hidden, 1), rng, last_gain=0.1)
+
+    def labels(self) -> dict[str, dict[int, Labels]]:
+        categories = self.space.language[self.name].categories
+        return {"filters.0": {2: [categories[shown] for shown in self.shown]}}
 
     def forward(self, onehot: OneHot) -> Scores:
         picture = self.space.pairwise(onehot)[self.name][..., self.shown]

@@ -152,6 +152,12 @@ class Wiring(nn.Module):
             template[first : first + len(names), self.features + (index if sorts > 1 else 0)] = 1
         if not sorts:
             template[:, -1] = 1
+        named = [
+            (block.attribute.name, value)
+            for block, _ in self.feature_blocks
+            for value in block.attribute.categories
+        ]
+        self.feature_names = (*named, *(self.space.domain if sorts > 1 else ["constant"]))
         self.features += constant
         self.template = nn.Buffer(template, persistent=False)
 
@@ -200,7 +206,7 @@ class Wiring(nn.Module):
     def _lay_out_relations(self, include_null: bool) -> None:
         directions: list[_Direction] = []
         codes = np.zeros(self.space.entries, dtype=np.uint8)
-        relation = 1
+        relation, self.relation_names = 1, ["itself"]
         for block in self.space.blocks:
             attribute = block.attribute
             if attribute.arity != 2:
@@ -222,7 +228,11 @@ class Wiring(nn.Module):
                 other = relation + len(kept)
                 directions.append(_Direction(block, relation, other, False))
                 directions.append(_Direction(block, other, relation, True))
-            relation += len(kept) * (1 if attribute.symmetric else 2)
+            for way in ("",) if attribute.symmetric else ("forwards", "backwards"):
+                self.relation_names += [
+                    (attribute.name, attribute.categories[c], way) for c in kept
+                ]
+            relation = len(self.relation_names)
         self.relations = relation
         self.codes_are_values = not include_null and all(
             block.attribute.null == 0 for block in self.space.blocks if block.attribute.arity == 2

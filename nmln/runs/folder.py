@@ -53,6 +53,12 @@ class RunHead:
         """Whether the model was combined from others instead of trained here."""
         return "combined" in self.content
 
+    @property
+    def start(self) -> dict[str, Any] | None:
+        """The run whose weights this one started with, as `Start.record` describes it."""
+        found = self.content.get("from")
+        return found if isinstance(found, dict) else None
+
 
 @dataclass(frozen=True)
 class RunFolder:

@@ -13,6 +13,7 @@ from nmln.errors import InputError
 from nmln.files import refuse_links, write_lines
 from nmln.runs import data as sources
 from nmln.runs.folder import RunFolder, moved, writing
+from nmln.runs.start import Start, read_start
 
 MINUTES = 7.0
 """The default training time."""
@@ -23,6 +24,7 @@ PRESET = "molecules"
 _KINDS: dict[str, Any] = {
     "data": str, "size": int | None, "minutes": float | int | None, "samples": int | None, "seed": int,
     "changes": Mapping, "chains": int, "burn_in": int, "sizes": tuple | None, "max_size": int | None,
+    "start": str | None,
 }  # fmt: skip
 
 
@@ -44,9 +46,14 @@ class JobSettings:
     burn_in: int = 300
     sizes: tuple[int, ...] | None = None
     max_size: int | None = None
+    start: str | None = None
 
-    def config(self, processes: int = 1) -> Config:
-        """The settings of the training."""
+    def begun(self) -> Start | None:
+        """The run whose weights the training starts with."""
+        return None if self.start is None else read_start(self.start)
+
+    def config(self, processes: int = 1, start: Start | None = None) -> Config:
+        """The settings of the training; `start` has those of its potential that are not given."""
         flags: dict[str, Any] = {
             "data.source": self.data,
             "data.nodes": self.size,
@@ -63,11 +70,17 @@ class JobSettings:
                 "minutes and training.steps both set the length of training. Give one of them.",
                 kind="conflict",
             )
-        return override(configure({}, preset=PRESET), {**flags, **self.changes})
+        base = None if start is None else start.settings
+        found = override(configure({}, preset=PRESET, base=base), {**flags, **self.changes})
+        if start is not None:
+            start.check(found)
+        return found
 
     def located(self) -> "JobSettings":
-        """The same with the full path of the data, which is valid in every working directory."""
-        return replace(self, data=sources.located(self.config().data).source)
+        """The same with full paths, which are valid in every working directory."""
+        there = self.start is not None and Path(self.start).exists()
+        start = str(Path(self.start or "").resolve()) if there else self.start
+        return replace(self, data=sources.located(self.config().data).source, start=start)
 
 
 def begin(folder: Path, settings: JobSettings) -> JobSettings:
@@ -155,9 +168,9 @@ def read_settings(folder: Path) -> JobSettings | None:
 
 
 def write_settings(folder: Path, settings: JobSettings) -> None:
-    """Write what is asked of a job; several sizes only where they are chosen."""
+    """Write what is asked of a job; several sizes and a start only where they are chosen."""
     content = asdict(settings)
-    for name in ("sizes", "max_size"):
+    for name in ("sizes", "max_size", "start"):
         if content[name] is None:
             del content[name]
     with writing(RunFolder(folder).job):
@@ -177,6 +190,8 @@ def repeating(folder: Path, attempts: int) -> str:
         words += ["--sizes", ",".join(map(str, settings.sizes))]
     if settings.max_size is not None:
         words += ["--max-size", str(settings.max_size)]
+    if settings.start is not None:
+        words += ["--from", settings.start]
     words += [
         "--num-samples", str(attempts), "--seed", str(settings.seed),
         "--processes", str(config.training.processes or 1), "--output", f"{folder}-again",

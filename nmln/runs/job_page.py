@@ -20,6 +20,7 @@ from nmln.report.page import Html, Section, write_page
 from nmln.runs import evaluate as evaluation
 from nmln.runs import pages, stream
 from nmln.runs.sample_rows import read_rows
+from nmln.runs.start import in_words
 
 RANK = 1_000
 """The rank at which recall curves are compared."""
@@ -116,6 +117,7 @@ def _lead(
         f"{found.size} heavy atoms. Trained on {len(found.train.smiles):,} molecules in "
         f"{pages.duration(told.seconds)}, {len(found.test.smiles):,} more were held out; "
         f"{summary['attempts']:,} attempts {at} in {pages.duration(summary['seconds'])}."
+        + ("" if told.start is None else f" Training {in_words(told.start)}.")
     )
 
 

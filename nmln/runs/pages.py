@@ -20,6 +20,7 @@ from nmln.report.findings import Finding, findings_of
 from nmln.report.history import History, read_history, table
 from nmln.report.page import Html, Section, write_page
 from nmln.runs.folder import RunFolder
+from nmln.runs.start import in_words
 from nmln.training.method import Method
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class RunRecord(NamedTuple):
     split: dict[str, int]  # the numbers of training and test worlds
     likelihood: dict[str, float | None]
     dropped: tuple[Dropped, ...] = ()  # dropped lines of the data
+    start: dict[str, Any] | None = None  # whose weights it started with
 
     @property
     def levels(self) -> Levels:
@@ -107,7 +109,9 @@ def read_run(folder: Path) -> RunRecord:
         name: len(worlds) for name, worlds in _read(home.split).items() if isinstance(worlds, list)
     }
     history, found = read_history(home.metrics), _read(home.likelihood)
-    return RunRecord(folder, head.kind, head.config, history, split, found, head.dropped)
+    return RunRecord(
+        folder, head.kind, head.config, history, split, found, head.dropped, head.start
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -132,7 +136,8 @@ def _title(run: RunRecord) -> str:
 def _lead(run: RunRecord) -> str:
     steps = run.config.training.steps
     state = "finished" if run.step >= steps else f"{run.step / steps:.0%} done"
-    return f"{run.step:,} of {steps:,} steps, {state}, {duration(run.seconds)}"
+    start = "" if run.start is None else f"; {in_words(run.start)}"
+    return f"{run.step:,} of {steps:,} steps, {state}, {duration(run.seconds)}{start}"
 
 
 def training_sections(run: RunRecord) -> list[Section]:
@@ -230,7 +235,7 @@ def _again(run: RunRecord) -> Section:
     unfinished = run.step < run.config.training.steps
     html = page.joined(
         page.paragraph("To repeat this run, in a new folder:"),
-        page.code(repeating(run.config, run.folder)),
+        page.code(repeating(run.config, run.folder, (run.start or {}).get("run"))),
         page.paragraph("To continue this run:" if unfinished else
                        "To continue that run, if it is interrupted:"),
         page.code(RunFolder(run.folder).resume_command),
@@ -249,12 +254,17 @@ def _number(value: object) -> str:
     return f"{value:,.6g}" if isinstance(value, float) else str(value)
 
 
-def repeating(config: Config, folder: Path) -> str:
-    """The command that repeats a run in another folder: the data and all non-default settings."""
+def repeating(config: Config, folder: Path, start: str | None = None) -> str:
+    """The command that repeats a run in another folder: the data and all non-default settings.
+
+    `start` is the run whose weights it started with.
+    """
     default = configure({}).to_dict()
     words = ["nmln", "train", config.data.source, "--output", f"{folder}-again"]
     if config.data.language is not None:
         words += ["--language", config.data.language]
+    if start is not None:
+        words += ["--from", str(start)]
     for name, part in config.to_dict().items():
         for key, value in part.items():
             told = (name, key) in (("data", "source"), ("data", "language"))

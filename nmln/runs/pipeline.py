@@ -61,7 +61,8 @@ class Performer:
         if RunFolder(folder).is_run:
             training.run(training.resume(folder))
         else:
-            training.run(training.begin(folder, job.config(), source=source))
+            start = job.begun()
+            training.run(training.begin(folder, job.config(1, start), source=source, start=start))
 
     def draw(self, job: stream.SamplingJob, folder: Path, count: int) -> None:
         """Draw all samples; `count` is the number of processes."""
@@ -89,7 +90,8 @@ def run(
     """
     by = by or Performer()
     check_kind(settings.data)
-    config = settings.config()  # refuses wrong settings before anything is read
+    start = None if RunFolder(folder).is_run else settings.begun()
+    config = settings.config(1, start)  # refuses wrong settings before anything is read
     count = min(processes, config.chains.replicas, config.training.batch)
     with ExitStack() as held:
         settings, source = read(folder, settings, held, by)

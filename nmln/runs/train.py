@@ -9,13 +9,15 @@ from typing import Protocol, runtime_checkable
 from nmln import checkpoint
 from nmln.config import Config, DataConfig
 from nmln.distributed import Ranks
-from nmln.errors import InputError, InterruptedRunError
+from nmln.errors import InputError, InterruptedRunError, placed
 from nmln.model import Model
+from nmln.model.start import start_from
 from nmln.runs import data as sources
 from nmln.runs.data import Source
 from nmln.runs.folder import RunFolder, moved, split_hash
 from nmln.runs.metrics import MetricsLog
 from nmln.runs.quality import ChainQuality
+from nmln.runs.start import Start, read_again
 from nmln.signals import GivenUpError
 from nmln.signals import interruption as interruption
 from nmln.training import Metrics, Return, Trainer, train
@@ -60,6 +62,7 @@ class TrainingJob:
     guard: Guard
     seconds_before: float = 0.0
     seen: tuple[int, ...] = ()  # steps of the checkpoints that were there when it was opened
+    start: Start | None = None  # whose weights it starts with, if it is new
 
     @property
     def home(self) -> RunFolder:
@@ -71,11 +74,16 @@ class TrainingJob:
 
 
 def begin(
-    folder: Path, config: Config, ranks: Ranks | None = None, source: Source | None = None
+    folder: Path,
+    config: Config,
+    ranks: Ranks | None = None,
+    source: Source | None = None,
+    start: Start | None = None,
 ) -> TrainingJob:
     """A new run; refuses a folder that holds one already, or files that are not a run's.
 
-    `source` is what `config.data` names, if the caller has parsed it already.
+    `source` is what `config.data` names, if the caller has parsed it already; `start` is the run whose
+    weights it starts with.
     """
     ranks = ranks or Ranks()
     home = RunFolder(folder)
@@ -86,7 +94,7 @@ def begin(
     config = replace(config, training=replace(config.training, blocks=blocks))
     config = replace(config, data=sources.located(config.data))
     source = source or sources.load(config.data)
-    model = Model.build(source.learned, config=config, formulas=source.formulas)
+    model = _model(source, config, start)
     trainer = Trainer(model.potential, source.learned, config, ranks)
     if config.training.minutes is not None:
         steps = steps_in(config.training.minutes, trainer)
@@ -97,8 +105,17 @@ def begin(
     if ranks.first:
         with home.locked():
             home.check_new(source)  # again: another process may have written here in the meantime
-            home.write_head(model, source)
-    return TrainingJob(folder, config, source, model, trainer, Guard.of(trainer))
+            home.write_head(model, source, **({} if start is None else {"from": start.record}))
+    return TrainingJob(folder, config, source, model, trainer, Guard.of(trainer), start=start)
+
+
+def _model(source: Source, config: Config, start: Start | None) -> Model:
+    """The model that training starts with."""
+    model = Model.build(source.learned, config=config, formulas=source.formulas)
+    if start is not None:
+        with placed(start.run):
+            start_from(start.model, model.potential, config, model.formulas)
+    return model
 
 
 def _refuse_unused(data: DataConfig) -> None:
@@ -137,13 +154,15 @@ def resume(
             home.check_model()
     config = moved(head.config, data, language)
     source = home.read_source(head, config.data)
-    model = Model.build(source.learned, config=config, formulas=source.formulas)
+    seen = tuple(checkpoint.saved_steps(folder))
+    # Without a checkpoint it was killed before the first was written, and starts again.
+    start = None if seen or head.start is None else read_again(head.start, folder)
+    model = _model(source, config, start)
     if str(model.describe()["program"]) != head.program:
         raise home.other_data(source, config.data.source)
     trainer = Trainer(model.potential, source.learned, config, ranks)
     guard, seconds = Guard.of(trainer), 0.0
-    seen = tuple(checkpoint.saved_steps(folder))
-    if seen:  # else it was killed before the first was written
+    if seen:
         kept = checkpoint.load(folder)
         if kept.content.get("split", split_hash(source)) != split_hash(source):
             raise InputError(
@@ -153,7 +172,7 @@ def resume(
                 kind="damaged",
             )
         seconds = restore(kept, trainer, guard)
-    return TrainingJob(folder, config, source, model, trainer, guard, seconds, seen)
+    return TrainingJob(folder, config, source, model, trainer, guard, seconds, seen, start)
 
 
 def run(job: TrainingJob, watcher: Watcher | None = None) -> Model:

@@ -1,0 +1,68 @@
+"""A model that starts from the weights of another: what must be alike, and what is taken over."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+from nmln.config import Config
+from nmln.errors import InputError
+from nmln.language import difference
+from nmln.logic import WeightedFormula
+from nmln.model.combination import Combinable
+from nmln.potentials.base import BasePotential
+from nmln.potentials.inheritance import inherit
+from nmln.space import Space
+from nmln.training.method import Method
+
+
+def started_settings(start: Combinable) -> Config:
+    """The settings that hold where nothing else is said: the potential of the other model."""
+    return replace(Config(), model=replace(start.config.model, seed=Config().model.seed))
+
+
+def check_settings(config: Config, start: Combinable) -> None:
+    """Refuse another form of the potential than that of the other model.
+
+    Pieces may be counted where the other model did not: their weight starts at 0.
+    """
+    wanted, known = asdict(config.model), asdict(start.config.model)
+    for key, value in wanted.items():
+        added = key == "pieces" and value
+        if key != "seed" and value != known[key] and not added:
+            raise InputError(
+                f"model.{key} is {value}, but {known[key]} in the model whose weights are the start. "
+                "Leave it out: the settings of the potential come from that model.",
+                token=f"model.{key}",
+                kind="conflict",
+            )
+
+
+def start_from(
+    start: Combinable,
+    potential: BasePotential,
+    config: Config,
+    formulas: Sequence[WeightedFormula] = (),
+) -> None:
+    """Give a new potential the weights of another model over the same language.
+
+    The domains and the levels may be others: each level takes the weights of the level with the nearest
+    rate. The base term stays that of the new data, and so do weights of values and formulas that the
+    other model does not have.
+    """
+    language = potential.space.language
+    check_settings(config, start)
+    if told := difference(start.space.language, language):
+        raise InputError(
+            f"the weights of another model need the same language, and this is another one: {told} "
+            "Start from a model over the same predicates, or without one.",
+            kind="conflict",
+        )
+    if bool(formulas) != bool(start.formulas):
+        lacking = "the new data have none" if start.formulas else "it has none"
+        raise InputError(
+            f"a model with formulas can only start from another one with formulas, but {lacking}. "
+            "Give both the same language file.",
+            kind="conflict",
+        )
+    there = start.potential.on(Space(start.space.language, potential.space.domain))
+    known, own = (Method.of(one.ladder).noise for one in (start.config, config))
+    inherit(potential, there, [known.nearest(rate) for rate in own])
