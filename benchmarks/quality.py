@@ -14,7 +14,7 @@ import argparse
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,14 @@ from typing import Any
 import torch
 from torch import Generator
 
+from nmln.buckets import Bucket
 from nmln.config import Config, configure, override
 from nmln.files import plain, write_lines
-from nmln.model import Model
+from nmln.model import Model, load
 from nmln.runs import data as sources
 from nmln.runs import likelihood
 from nmln.runs.data import Source
+from nmln.runs.quality import Quality
 from nmln.training import DivergenceError, Metrics, Return, Trainer, train
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "quality.json"
@@ -56,7 +58,7 @@ class Clock:
         return result
 
 
-def steps_in(minutes: float, model: Model, worlds: torch.Tensor) -> int:
+def steps_in(minutes: float, model: Model, worlds: torch.Tensor | Sequence[Bucket]) -> int:
     """The number of steps that fit into the CPU time."""
     trainer = Trainer(model.potential, worlds, model.config)
     trainer.step_number = model.config.training.warm_start  # its steps cost less
@@ -67,15 +69,17 @@ def steps_in(minutes: float, model: Model, worlds: torch.Tensor) -> int:
     return round(60 * minutes * PILOT / (time.process_time() - start))
 
 
-def run(name: str, config: Config, minutes: float, keep: Path | None) -> dict[str, Any]:
-    """Train with one setting and measure the result."""
+def run(
+    name: str, config: Config, minutes: float, keep: Path | None, start: Model | None = None
+) -> dict[str, Any]:
+    """Train with one setting, perhaps from the weights of another model, and measure the result."""
     source = sources.load(config.data)
     worlds = sources.pick(source.worlds, source.train)
-    steps = steps_in(minutes, Model.build(source.space, worlds, config), worlds)
+    steps = steps_in(minutes, Model.build(source.space, worlds, config, start=start), worlds)
     config = override(config, {"training.steps": steps})
-    model = Model.build(source.space, worlds, config)
+    model = Model.build(source.space, worlds, config, start=start)
     trainer = Trainer(model.potential, worlds, config)
-    quality = sources.Quality.of(source.kind, source.space, source.names)
+    quality = Quality.of(source.kind, source.space, frozenset(source.names))
     clock, recent, returns = Clock(), deque(maxlen=4), 0
     reached: dict[str, float] = {}
     for event in until_divergence(trainer):
@@ -148,7 +152,7 @@ def samples_of(model: Model, source: Source) -> dict[str, float]:
     """Metrics of samples from noise."""
     train_set = {source.names[place] for place in source.train.tolist()}
     test_set = {source.names[place] for place in source.test.tolist()}
-    decoder = sources.Quality.of(source.kind, source.space).decoder
+    decoder = Quality.of(source.kind, source.space).decoder
     assert decoder is not None
     counts: Counter[str] = Counter()
     start, total = time.process_time(), 0
@@ -220,6 +224,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=7.0, help="CPU minutes of training")
     parser.add_argument("--data", default="pubchem-10")
     parser.add_argument("--keep", type=Path, help="a folder that the models are kept in")
+    parser.add_argument("--preset", default="small")
+    parser.add_argument("--from", type=Path, dest="start", help="start from the weights of a model")
     given = parser.parse_args()
     if given.name is None:
         print(table(stored()))
@@ -227,11 +233,16 @@ def main() -> None:
     torch.set_num_threads(1)
     changes = dict(text.split("=", 1) for text in given.set)
     config = override(
-        configure({"data": {"source": given.data}}),
+        configure({"data": {"source": given.data}}, preset=given.preset),
         {key: _value(value) for key, value in changes.items()},
     )
-    row = run(given.name, config, given.minutes, given.keep)
+    start = None if given.start is None else load(given.start)
+    row = run(given.name, config, given.minutes, given.keep, start)
     row |= {"set": changes}
+    if given.preset != "small":
+        row |= {"preset": given.preset}
+    if given.start is not None:
+        row |= {"from": given.start.name}
     rows = [old for old in stored() if (old["name"], old["data"]) != (row["name"], row["data"])]
     write_lines(RESULTS, [json.dumps(plain([*rows, row]), indent=1)])
     print(table([row]))
