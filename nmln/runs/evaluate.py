@@ -11,7 +11,8 @@ from nmln import checkpoint
 from nmln.errors import InputError
 from nmln.evaluation import MARKS, Counts, Evaluation, evaluate
 from nmln.files import write_json, write_lines
-from nmln.model import load_run
+from nmln.model import Model, load_run
+from nmln.model.domains import domains_in_json
 from nmln.molecules.datasets import Dropped
 from nmln.molecules.metrics import ChemNet, Measured, fcd, internal_diversity
 from nmln.molecules.sample_files import (
@@ -379,7 +380,8 @@ def _likelihood(samples: Path, folder: Path | None) -> dict[str, Any] | None:
     """The measured likelihood of the model that drew these samples, if there is one.
 
     It is that of `nmln likelihood` or of `nmln baseline likelihood`. There is none for samples of other
-    origin, nor for samples drawn under conditions, because these have another distribution.
+    origin, nor for samples drawn under conditions or of some sizes only, because these have another
+    distribution.
     """
     path = samples.parent / stream.SUMMARY
     drawn = checkpoint.read_json(path).get("settings") if path.is_file() else None
@@ -395,9 +397,18 @@ def _likelihood(samples: Path, folder: Path | None) -> dict[str, Any] | None:
             found = checkpoint.read_json(home.likelihood)
             if found.get("model") == drawn.get("model") == model_fingerprint(home.model):
                 return found
-        elif home.is_run and fingerprint(load_run(run)) == drawn.get("model"):
+        elif home.is_run and _drawn_from(load_run(run), drawn):
             return checkpoint.read_json(home.likelihood)
     return None
+
+
+def _drawn_from(model: Model, settings: dict[str, Any]) -> bool:
+    """Whether these are the settings of samples of a model, of all its sizes and without evidence."""
+    all_sizes = [{**one, "allowed": ""} for one in domains_in_json(model.domains)]
+    drawn = settings.get("domains", [])
+    names = ("domain", "share", "allowed")
+    sizes = [{name: one.get(name) for name in names} for one in drawn if isinstance(one, dict)]
+    return sizes == all_sizes and fingerprint(model) == settings.get("model")
 
 
 # The files.

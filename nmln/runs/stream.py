@@ -373,7 +373,10 @@ def _levels(job: SamplingJob, tally: RowCounter) -> list[dict[str, Any]]:
 
 def _sizes(job: SamplingJob) -> dict[str, Any]:
     """The domains of the samples, if there may be several; those not in the data are marked."""
+    if not job.settings.domains:
+        return {}
     known = [job.model.space, *(one.space for one in job.model.domains)]
+    each = zip(job.models, job.settings.domains, job.settings.sections, strict=True)
     found = [
         {
             "size": name_of(model.space),
@@ -382,11 +385,9 @@ def _sizes(job: SamplingJob) -> dict[str, Any]:
             "chains": own.chains,
             "extrapolation": model.space not in known,
         }
-        for model, one, own in zip(
-            job.models, job.settings.domains, job.settings.sections, strict=False
-        )
+        for model, one, own in each
     ]
-    return {"sizes": found} if found else {}
+    return {"sizes": found}
 
 
 def _expected(job: SamplingJob, block: int) -> Iterator[tuple[int, int]]:
