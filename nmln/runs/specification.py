@@ -281,6 +281,8 @@ class SamplingSettings:
             if sum(one.samples for one in domains) != settings.samples or settings.block < 1:
                 raise ValueError("its numbers do not fit together")
             parts = sum(one.parts for one in settings.sections)
+            if any(one.samples and not one.chains for one in settings.sections):
+                raise ValueError("its numbers do not fit together")
         if not by_processes and (settings.block < 1 or settings.parts != parts):
             raise ValueError("its numbers do not fit together")
         if settings.parts > parts or settings.kind not in get_args(Kind):

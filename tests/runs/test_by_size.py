@@ -186,7 +186,7 @@ def test_the_report_shows_every_size_and_all_together(folder: Path) -> None:
     pages.write_report(folder)
     page = (folder / "report.html").read_text()
     assert "By size" in page
-    assert "80.0 %" in page
+    assert "80.0&nbsp;%" in page
 
 
 def test_settings_of_one_size_have_no_table_of_sizes(tmp_path: Path) -> None:
