@@ -169,12 +169,14 @@ def _by_size(run: RunRecord) -> Html:
     head = ("size", "share of the data", "valid", "known", "least swaps", "log Z", "nats per world",
             "nats per molecule")  # fmt: skip
     used = [place for place in range(len(head)) if any(row[place] for row in rows)]
-    hint = page.paragraph(
-        "Valid and known: shares of the chains at the target at the end of training. Nats: mean "
-        "log-probability of the test data, given the size; overall, with that of the size."
-    )
+    hint = "Shares of the chains at the target, at the end of training."
+    if run.likelihood:
+        hint += (
+            " Nats: mean log-probability of the test data, given the size; of all sizes together, with "
+            "that of the size."
+        )
     table = page.table([head[one] for one in used], [[row[one] for one in used] for row in rows])
-    return page.joined(hint, table)
+    return page.joined(page.paragraph(hint), table)
 
 
 def _sized(run: RunRecord, size: str | None) -> list[str]:

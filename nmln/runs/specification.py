@@ -160,7 +160,7 @@ class SamplingSettings:
             return (Section(self.samples, self.chains, self.parts),)
         counts = [one.samples for one in self.domains]
         used = [count for count in counts if count]
-        least = min(_LEAST, *used, self.chains // len(used))
+        least = min(_LEAST, *used, max(1, self.chains // (2 * len(used))))
         dealt = iter(deal(self.chains, [count / self.samples for count in used], least))
         found, chain, block = [], 0, 0
         for count in counts:

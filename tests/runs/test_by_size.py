@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from math import log
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from tests.runs.runs import Outcome, settings, whole_run
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
-CHANGES = {"chains__replicas": 24, "training__batch": 24, "training__steps": 3}
+CHANGES: dict[str, Any] = {"chains__replicas": 24, "training__batch": 24, "training__steps": 3}
 
 
 @pytest.fixture(scope="module")
