@@ -14,6 +14,15 @@ from nmln.space import Block, Space
 
 World = Integer[Tensor, " groups"]
 Statement = Literal | GroundAtom
+Spaces = Space | Iterable[Space]
+"""The space of all worlds, or one for each of them."""
+
+
+def paired(space: Spaces, worlds: Iterable[World]) -> Iterator[tuple[Space, World]]:
+    """Every world with its space."""
+    if isinstance(space, Space):
+        return ((space, world) for world in worlds)
+    return zip(space, worlds, strict=True)
 
 
 def ground_atoms(space: Space, predicate: str | None = None) -> Iterator[tuple[int, GroundAtom]]:

@@ -47,8 +47,8 @@ def evaluate(
         int | None,
         typer.Option(
             min=1,
-            help="Heavy atoms that a valid sample must have. By default that of the training and test "
-            "molecules, if they all agree.",
+            help="Heavy atoms that a valid sample must have. By default any number that training or "
+            "test molecules have.",
         ),
     ] = None,
     column: Annotated[
@@ -153,7 +153,7 @@ def _reasons(outcome: "EvaluationOutcome") -> list[str]:
 def _show(outcome: "EvaluationOutcome") -> None:
     from rich.console import Console
 
-    size = "" if outcome.size is None else f" of {outcome.size} heavy atoms"
+    size = f" of {outcome.size} heavy atoms" if outcome.size else ""
     typer.echo(
         f"{len(outcome.train.smiles):,} training and {len(outcome.test.smiles):,} test molecules{size}, "
         f"{outcome.known:,} together"
@@ -161,6 +161,35 @@ def _show(outcome: "EvaluationOutcome") -> None:
     console = Console(highlight=False)
     console.print(_numbers(outcome))
     console.print(_recall(outcome))
+    if any(one.by_size for one in outcome.evaluated):
+        console.print(_by_size(outcome))
+
+
+def _by_size(outcome: "EvaluationOutcome") -> "Table":
+    """The main measures of every size, file by file."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title="By size", title_justify="left")
+    table.add_column("", overflow="fold")
+    marks = outcome.evaluated[0].found.test.marks
+    for name in ("heavy atoms", "attempts", "valid", "covered test", "covered train",
+                 f"test@{max(marks):,}"):  # fmt: skip
+        table.add_column(name, justify="right")
+    for one in outcome.evaluated:
+        table.add_section()
+        for place, (size, part) in enumerate(one.by_size.items()):
+            found = part.found
+            table.add_row(
+                "" if place else escape(one.name),
+                str(size),
+                f"{found.samples.attempts:,}" if part.attempts_known else "-",
+                _interval(found.valid) if part.attempts_known else "-",
+                _interval(found.coverage_test),
+                _interval(found.coverage_train),
+                f"{found.test.at(max(marks)):,.1f}",
+            )
+    return table
 
 
 def _numbers(outcome: "EvaluationOutcome") -> "Table":

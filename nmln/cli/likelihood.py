@@ -8,6 +8,7 @@ import typer
 from nmln.cli.common import Data, Seed, bar, one_thread, warn
 
 if TYPE_CHECKING:
+    from nmln.partition import LogZBracket
     from nmln.runs.likelihood import Mean
 
 
@@ -25,7 +26,8 @@ def likelihood(
 
     log Z is estimated by annealing from a model of independent groups to the noisiest level and back,
     and by samples that link neighbouring levels. The two directions give a lower and an upper estimate;
-    if they are far apart, increase --steps and --sweeps. Writes likelihood.json.
+    if they are far apart, increase --steps and --sweeps. Of several sizes, log P(world) is log P(size)
+    + log P(world | size), and each size has its own log Z. Writes likelihood.json.
     """
     one_thread()
     from nmln.runs import likelihood as job
@@ -37,7 +39,18 @@ def likelihood(
     _tell("world", found.train_worlds, found.test_worlds)
     if found.train_molecules is not None:
         _tell("molecule", found.train_molecules, found.test_molecules)
-    part = found.partition
+    if not found.by_size:
+        _tell_log_z(found.partition, chains, sweeps)
+    for size, (share, given_size) in found.by_size.items():
+        typer.echo(f"size {size}, {share:.1%} of the data; given the size:")
+        best = given_size.train_molecules or given_size.train_worlds
+        test = given_size.test_molecules or given_size.test_worlds
+        _tell("world" if given_size.train_molecules is None else "molecule", best, test)
+        _tell_log_z(given_size.partition, chains, sweeps)
+    typer.echo(f"Written: {run / 'likelihood.json'}")
+
+
+def _tell_log_z(part: "LogZBracket", chains: int, sweeps: int) -> None:
     least, most = part.interval
     typer.echo(
         f"log Z: {part.value:.2f} +- {part.error:.2f}, between {least:.2f} and {most:.2f} (from below "
@@ -55,7 +68,6 @@ def likelihood(
             "the lower estimate of log Z must not exceed the upper one, but does: the chains have not "
             f"converged. Use more sweeps, for example --sweeps {3 * sweeps}."
         )
-    typer.echo(f"Written: {run / 'likelihood.json'}")
 
 
 def _tell(what: str, train: "Mean", test: "Mean | None") -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmln.cli.common import Seed, changed_options, one_thread, progress
+from nmln.cli.common import Seed, changed_options, one_thread, progress, sizes_in
 from nmln.cli.processes import check_processes, cores, start_processes, stoppable
 from nmln.errors import InputError
 from nmln.extras import require
@@ -41,6 +41,21 @@ def sample(
             show_default=False,
         ),
     ] = False,
+    size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Draw only samples of this size, such as the number of heavy atoms. A size that was "
+            "not in the data is an extrapolation, and is marked so.",
+        ),
+    ] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            help="Draw samples of these sizes, such as 8-12 or 9,10,15, by their shares in the data.",
+            show_default="all sizes of the data",
+        ),
+    ] = None,
     scaffold: Annotated[
         str | None,
         typer.Option(
@@ -150,6 +165,7 @@ def sample(
             "are --output, --part and --processes.",
             kind="conflict",
         )
+    chosen_sizes = sizes_in(sizes)
     if parts_in and not join:
         raise InputError("--from is used only with --join. Give --join too.", kind="conflict")
     if join:
@@ -173,6 +189,8 @@ def sample(
             scaffold=scaffold,
             formulas=tuple(formula or ()),
             formula_files=tuple(formula_file or ()),
+            size=size,
+            sizes=chosen_sizes,
         )
         return sampling.begin(
             opened, conditions, num_samples, output,
@@ -210,8 +228,8 @@ def _draw(
     place, again = sampling.place_of(opened, output, part), _again(opened, output, part)
     with stream.only_sampler(place):
         job = begin({"command": _command(), "resume": again})
-        if (left := job.left) < job.settings.sweeps:
-            done = 1 - left / job.settings.sweeps
+        if done := sum(map(job.sweeps_done, job.blocks)):
+            done /= sum(map(job.settings.sweeps_of, job.blocks))
             typer.echo(f"continuing: {done:.0%} of the sweeps are done", err=True)
         count = min(processes, len(job.blocks))
         with stoppable(again):
@@ -227,7 +245,7 @@ def _draw(
 
 def draw(job: "SamplingJob", run: Path, processes: int, again: str) -> None:
     """Draw the unfinished blocks of a sampling, in this process or in several."""
-    left = any(job.sweeps_done(block) < job.settings.sweeps for block in job.blocks)
+    left = any(map(job.sweeps_left, job.blocks))
     if processes > 1 and left and not job.joins:
         part = job.place.part
         settings = {
@@ -292,7 +310,7 @@ def _work(job: "SamplingJob", blocks: list[int], shown: bool) -> None:
     if not shown:
         stream.work(job, blocks)
         return
-    left = sum(job.settings.sweeps - job.sweeps_done(block) for block in blocks)
+    left = sum(map(job.sweeps_left, blocks))
     with progress("sampling", left) as tick:
         stream.work(job, blocks, tick)
 
@@ -302,6 +320,7 @@ def _tell_found(found: "Generated") -> None:
         _tell_molecules(found)
         return
     _tell(found.summary["findings"])
+    _tell_sizes(found)
     written = ", ".join(map(str, found.written))
     typer.echo(f"{found.summary['attempts']:,} worlds. Written: {written}")
 
@@ -310,12 +329,24 @@ def _tell_molecules(found: "Generated") -> None:
     summary = found.summary
     _tell(summary["findings"])
     target = summary["levels"][-1]
+    _tell_sizes(found)
     typer.echo(
         f"{summary['attempts']:,} attempts, {found.valid:.1%} valid, {target['unique']:,} different "
         f"molecules; {summary['samples_per_second']:,.0f} samples per second, "
         f"{summary['moves_per_sample']} moves each. Written: "
         + ", ".join(map(str, found.written[:3]))
     )
+
+
+def _tell_sizes(found: "Generated") -> None:
+    """One line per size, if they were drawn or chosen."""
+    for one in found.summary.get("sizes", ()):
+        attempts, told = one["attempts"], ""
+        if attempts and "levels" in one:
+            target = one["levels"][-1]
+            told = f", {target['valid'] / attempts:.1%} valid, {target['unique']:,} different molecules"
+        mark = " (extrapolation: not a size of the data)" if one["extrapolation"] else ""
+        typer.echo(f"size {one['size']}: {attempts:,} samples{told}{mark}")
 
 
 def _tell(findings: list[str]) -> None:

@@ -24,7 +24,7 @@ from nmln.formats.registry import Format, Parsed, register
 from nmln.language import STRING_PATTERN, Domain, Language, predicate
 from nmln.logic import Literal
 from nmln.space import Space
-from nmln.worlds import from_atoms, to_text, true_atoms
+from nmln.worlds import Spaces, from_atoms, paired, to_text, true_atoms
 
 _SEPARATOR = re.compile(r"\s*-{3,}\s*")
 _COMMENT = re.compile(rf"^((?:[^\"/]|{STRING_PATTERN}|/(?!/))*)//.*$")
@@ -251,7 +251,7 @@ def _only_world(worlds: list[Facts]) -> Facts:
     return worlds[0]
 
 
-def write_db(path: str | Path, space: Space, worlds: Iterable[Integer[Tensor, " groups"]]) -> None:
+def write_db(path: str | Path, space: Spaces, worlds: Iterable[Integer[Tensor, " groups"]]) -> None:
     """Write worlds as `.db` text, or as `.nl` if the file name ends so; `read_db` reads them back.
 
     Only true atoms are written, without those named none, which a closed world assumes. The worlds are
@@ -261,24 +261,25 @@ def write_db(path: str | Path, space: Space, worlds: Iterable[Integer[Tensor, " 
 
 
 def format_worlds(
-    space: Space, worlds: Iterable[Integer[Tensor, " groups"]], style: str = "db"
+    space: Spaces, worlds: Iterable[Integer[Tensor, " groups"]], style: str = "db"
 ) -> Iterator[str]:
     """The lines of a `.db` or `.nl` file."""
+    pairs = paired(space, worlds)
     if style == "nl":
-        given = list(worlds)
+        given = list(pairs)
         if len(given) != 1:
             raise InputError(
                 f"a .nl file holds one world, not {len(given)}. Write a .db file.",
                 kind="unsupported",
             )
-        yield from (f"{atom}." for atom in true_atoms(space, given[0], skip_null=True))
+        yield from (f"{atom}." for atom in true_atoms(*given[0], skip_null=True))
         return
     empty = True
-    for world in worlds:
+    for own, world in pairs:
         if not empty:
             yield "---"
         empty = False
-        if text := to_text(space, world):
+        if text := to_text(own, world):
             yield text
     if empty:
         raise InputError("there is no world to write. Give at least one.", kind="empty")

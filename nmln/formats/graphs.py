@@ -25,7 +25,7 @@ from nmln.formats.registry import Format, Parsed, register
 from nmln.language import NONE, Attribute, Language, predicate
 from nmln.logic import GroundAtom
 from nmln.space import Space
-from nmln.worlds import from_atoms, true_atoms
+from nmln.worlds import Spaces, from_atoms, paired, true_atoms
 
 NODE, EDGE = "node", "edge"
 SUFFIX = ".graphml"
@@ -70,11 +70,11 @@ def read_graphs(path: Path) -> list[nx.Graph]:
     return graphs
 
 
-def write_graphs(folder: Path, space: Space, worlds: Iterable[Integer[Tensor, " groups"]]) -> None:
+def write_graphs(folder: Path, space: Spaces, worlds: Iterable[Integer[Tensor, " groups"]]) -> None:
     """Write worlds as numbered GraphML files into a new folder, as they come."""
     folder.mkdir(parents=True)
-    for number, world in enumerate(worlds):
-        (graph,) = to_networkx(space, world[None])
+    for number, (own, world) in enumerate(paired(space, worlds)):
+        (graph,) = to_networkx(own, world[None])
         with open(folder / f"{number:06d}{SUFFIX}", "xb") as file:
             nx.write_graphml(graph, file)
             file.flush()

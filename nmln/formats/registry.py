@@ -15,6 +15,7 @@ from nmln.dropped import Dropped
 from nmln.logic import WeightedFormula
 from nmln.registry import Registry
 from nmln.space import Space
+from nmln.worlds import Spaces
 
 Kind = Literal["molecules", "db", "graphs"]
 """The kinds of worlds that a run can learn from; the head of a run records one."""
@@ -58,7 +59,8 @@ class Format:
         kind: the kind of the worlds. All formats of a kind give the same kind of model.
         suffixes: how the names of such files end, in small letters.
         read: the worlds that the settings name.
-        write: writes worlds one after the other as they come, atomically where it is one file.
+        write: writes worlds one after the other as they come, atomically where it is one file. Those
+            of several domains come with a space for each.
         check: refuses a space whose worlds the format cannot hold.
         recognise: whether a path is of this format; by default its ending decides.
         files: the files that `read` reads, apart from the language; each is used before the next is
@@ -77,7 +79,7 @@ class Format:
     kind: Kind
     suffixes: tuple[str, ...]
     read: Callable[[DataConfig], Parsed]
-    write: Callable[[Path, Space, Iterable[Integer[Tensor, " groups"]]], None]
+    write: Callable[[Path, Spaces, Iterable[Integer[Tensor, " groups"]]], None]
     check: Callable[[Space], object] = _any_space
     recognise: Callable[[Path], bool] | None = None
     files: Callable[[DataConfig], Iterator[Path]] = _only_source

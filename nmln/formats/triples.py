@@ -13,7 +13,7 @@ from nmln.formats.registry import Format, Parsed, register
 from nmln.language import Language, predicate
 from nmln.logic import Literal
 from nmln.space import Space
-from nmln.worlds import true_atoms
+from nmln.worlds import Spaces, paired, true_atoms
 
 ENTITY = "entity"
 
@@ -96,13 +96,13 @@ def _gather(paths: Sequence[Path], language: Path | None, place: Path) -> Parsed
     return Parsed.of(*read_triples(*paths))
 
 
-def _write(path: Path, space: Space, worlds: Iterable[Integer[Tensor, " groups"]]) -> None:
-    given = list(worlds)
+def _write(path: Path, space: Spaces, worlds: Iterable[Integer[Tensor, " groups"]]) -> None:
+    given = list(paired(space, worlds))
     if len(given) != 1:
         raise InputError(
             f"a .tsv file holds one world, not {len(given)}. Write a .db file.", kind="unsupported"
         )
-    write_triples(path, space, given[0])
+    write_triples(path, *given[0])
 
 
 register(

@@ -88,8 +88,23 @@ def choose(domains: Sequence[Domain], space: Space, sizes: Sequence[int]) -> tup
     shares = [known.get(one, 0.0) for one in spaces]
     if not all(shares):
         shares = [1.0] * len(spaces)
-    total = sum(shares)
-    return tuple(Domain(one, share / total) for one, share in zip(spaces, shares, strict=True))
+    return among([Domain(one, share) for one, share in zip(spaces, shares, strict=True)])
+
+
+def asked_for(
+    domains: Sequence[Domain], space: Space, size: int | None, sizes: Sequence[int] | None
+) -> tuple[Domain, ...]:
+    """The domains to draw from: those of one size or of several, or else those of the model."""
+    if size is not None and sizes is not None:
+        raise InputError("size and sizes both choose sizes. Give one of them.", kind="conflict")
+    chosen = (size,) if size is not None else sizes
+    return tuple(domains) if chosen is None else choose(domains, space, chosen)
+
+
+def among(domains: Sequence[Domain]) -> tuple[Domain, ...]:
+    """Some domains with the shares that they have among each other."""
+    total = sum(one.share for one in domains)
+    return tuple(Domain(one.space, one.share / total) for one in domains)
 
 
 def draw(domains: Sequence[Domain], count: int, seed: int) -> list[int]:
@@ -97,6 +112,18 @@ def draw(domains: Sequence[Domain], count: int, seed: int) -> list[int]:
     shares = torch.tensor([one.share for one in domains], dtype=torch.float64)
     rng = Generator().manual_seed(stream(seed, "sizes"))
     return torch.multinomial(shares, count, replacement=True, generator=rng).tolist()
+
+
+def draw_counts(domains: Sequence[Domain], count: int, seed: int) -> list[int]:
+    """How many of `count` worlds each domain has, drawn by the shares, in constant memory."""
+    rng = Generator().manual_seed(stream(seed, "counts"))
+    found, left, rest = [], count, 1.0
+    for one in domains[:-1]:
+        share = torch.tensor([min(1.0, one.share / rest)], dtype=torch.float64)
+        number = torch.binomial(torch.tensor([left], dtype=torch.float64), share, generator=rng)
+        found.append(int(number))
+        left, rest = left - found[-1], max(rest - one.share, 1e-300)
+    return [*found, left]
 
 
 def stream(seed: int, what: str) -> int:

@@ -18,7 +18,7 @@ from nmln.logic import WeightedFormula
 from nmln.model.assembly import describe, from_description, new_potential, take
 from nmln.model.chains import ModelChains
 from nmln.model.combination import Report, fit_betas, mean_potential
-from nmln.model.domains import Domain, choose, domains_of, draw, refuse_several, stream
+from nmln.model.domains import Domain, asked_for, domains_of, draw, refuse_several, stream
 from nmln.model.generation import MOST_TRIES, collect, decoder_for
 from nmln.model.pretrained import folder_of
 from nmln.model.start import start_from, started_settings
@@ -116,6 +116,11 @@ class Model:
         Its parameters are shared with this model.
         """
         return Model(space, self.potential.on(space), self.config, self.formulas)
+
+    def share_of(self, space: Space) -> float:
+        """The probability of a domain: its share of the data, 0 if it was not in them."""
+        known = {one.space: one.share for one in self.domains} or {self.space: 1.0}
+        return known.get(space, 0.0)
 
     @property
     def method(self) -> Method:
@@ -234,10 +239,7 @@ class Model:
             sizes: several sizes, by their shares among each other in the data; evenly, if one was not in
                 the data.
         """
-        if size is not None and sizes is not None:
-            raise InputError("size and sizes both choose sizes. Give one of them.", kind="conflict")
-        chosen = (size,) if size is not None else sizes
-        domains = self.domains if chosen is None else choose(self.domains, self.space, chosen)
+        domains = asked_for(self.domains, self.space, size, sizes)
         if domains:
             options: dict[str, Any] = {
                 "chains": chains, "burn_in": burn_in, "thin": thin, "moves": moves, "kernel": kernel,

@@ -45,6 +45,7 @@ from nmln.molecules.smiles_files import (
     stream_smiles,
 )
 from nmln.space import Space
+from nmln.worlds import Spaces, paired
 
 __all__ = [
     "BUILT_IN", "DIRECTORY", "SUFFIXES", "AvailableSet", "Description", "Dropped", "Molecules",
@@ -172,7 +173,7 @@ def load(
     return Molecules(str(source), space, encoded.worlds, encoded.smiles, tally.dropped())
 
 
-def write_smiles(path: Path, space: Space, worlds: Iterable[Integer[Tensor, " groups"]]) -> None:
+def write_smiles(path: Path, space: Spaces, worlds: Iterable[Integer[Tensor, " groups"]]) -> None:
     """Write worlds as canonical SMILES, one per line; in a `.csv` file below the header `smiles`.
 
     A world that is not a valid molecule is refused, and so is a file that would have to be packed.
@@ -187,8 +188,9 @@ def write_smiles(path: Path, space: Space, worlds: Iterable[Integer[Tensor, " gr
     def lines() -> Iterator[str]:
         if str(path).lower().endswith(".csv"):
             yield "smiles"
-        decoder = Decoder(space, most=0)
-        for number, world in enumerate(worlds):
+        decoders: dict[Space, Decoder] = {}
+        for number, (own, world) in enumerate(paired(space, worlds)):
+            decoder = decoders.setdefault(own, Decoder(own, most=0))
             (found,) = decoder.decode(world[None])
             if found.smiles is None:
                 raise InputError(

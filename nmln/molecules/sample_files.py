@@ -12,8 +12,9 @@ different molecules only.
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -37,6 +38,7 @@ _REMEMBERED = 500_000  # texts whose molecule is kept; beyond that they are pars
 _CHECKED = 1_000  # names in a file of nmln that must be canonical before the others are trusted
 _CURE = "Rename the one with the molecules to smiles, or name it with --column."
 _SHOWN = 40  # letters of a cell in a message
+_ATOM = re.compile(r"\[(?!\d*H[+\d\]])[^]]*\]|Br|Cl|[BCNOPSFIbcnops]")
 _EMPTY = "the file is empty, or has nothing below its header."
 
 
@@ -48,6 +50,7 @@ class Samples:
     level: int | None
     counts: Counts
     refused: tuple[Dropped, ...]
+    attempts_by_size: Mapping[int, int] = field(default_factory=dict)  # empty if not known
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,16 @@ class _Row(NamedTuple):
 
 
 def read_samples(
-    path: Path, column: str | None = None, size: int | None = None, processes: int = 1
+    path: Path,
+    column: str | None = None,
+    size: int | Collection[int] | None = None,
+    processes: int = 1,
 ) -> list[Samples]:
     """The samples of a file, one entry per level, the target last; `column` names that of the SMILES.
 
-    A sample is valid if it is one molecule, with exactly `size` heavy atoms if that is given. Names in
-    files of `nmln sample` are trusted to be canonical if the first thousand are, by the installed RDKit.
+    A sample is valid if it is one molecule, with exactly `size` heavy atoms, or one of several numbers,
+    if that is given. Names in files of `nmln sample` are trusted to be canonical if the first thousand
+    are, by the installed RDKit.
     """
     names = _Names(size, processes)
     levels: dict[int | None, _Collected] = {}
@@ -105,7 +112,7 @@ def read_samples(
             )
         # Files of `nmln sample` are ordered by process: the first k samples come from few chains.
         counts = collected.tally.close(attempts, ordered=not counted and level is None)
-        found.append(Samples(str(path), level, counts, collected.refused()))
+        found.append(Samples(str(path), level, counts, collected.refused(), _told_sizes(path)))
     return found
 
 
@@ -160,8 +167,10 @@ def locate(path: Path) -> Path:
 class _Names:
     """The canonical names of texts; remembers many, and forgets all of them when there are too many."""
 
-    def __init__(self, size: int | None, processes: int) -> None:
-        self.size, self.processes = size, processes
+    def __init__(self, size: int | Collection[int] | None, processes: int) -> None:
+        given = (size,) if size is None or isinstance(size, int) else tuple(sorted(size))
+        self.wanted: tuple[int | None, ...] = given
+        self.processes = processes
         self.sizes: set[int] = set()
         self._known: dict[str, str | Refusal] = {}
         self._believed: bool | None = None
@@ -188,12 +197,12 @@ class _Names:
         if not row.text:
             return Refusal("nothing", "the place of the SMILES is empty.")
         if row.status is not None and self._believed and row.text not in self._known:
-            return row.text
+            return judge_size(row.text, heavy_atoms(row.text), *self.wanted)
         return self._known[row.text]
 
     def _parse(self, texts: list[str]) -> None:
         for text, found in zip(texts, parse_all(texts, self.processes), strict=True):
-            self._known[text] = judged = judge(found, self.size)
+            self._known[text] = judged = judge(found, *self.wanted)
             if isinstance(found, Molecule) and isinstance(judged, str):
                 self.sizes.add(len(found.atoms))
 
@@ -206,12 +215,22 @@ def judge(found: Molecule | Refusal, *sizes: int | None) -> str | Refusal:
     """
     if isinstance(found, Refusal):
         return found
-    atoms = len(found.atoms)
+    return judge_size(found.smiles, len(found.atoms), *sizes)
+
+
+def judge_size(smiles: str, atoms: int, *sizes: int | None) -> str | Refusal:
+    """The name of a molecule if its number of heavy atoms is one of the `sizes`; None is any."""
     if None not in sizes and atoms not in sizes:
         wanted = " or ".join(map(str, sizes))
-        detail = f"{found.smiles} has {atoms} heavy atoms, but {wanted} are wanted."
+        detail = f"{smiles} has {atoms} heavy atoms, but {wanted} are wanted."
         return Refusal("another size", detail)
-    return found.smiles
+    return smiles
+
+
+@lru_cache(_REMEMBERED)
+def heavy_atoms(smiles: str) -> int:
+    """The number of heavy atoms of a canonical SMILES, read off its text."""
+    return len(_ATOM.findall(smiles))
 
 
 class _Collected:
@@ -337,6 +356,20 @@ def _status(text: str, path: Path, line: int) -> str:
             str(path), line, token=text, kind="unknown",
         )  # fmt: skip
     return text
+
+
+def _told_sizes(path: Path) -> dict[int, int]:
+    """The number of attempts of every size, if `sampling.json` beside the samples records them."""
+    beside = path.with_name("sampling.json")
+    if not re.match(r"(samples|counts(-\d+)?)\.csv", path.name) or not beside.is_file():
+        return {}
+    sizes = checkpoint.read_json(beside).get("sizes")
+    found: dict[int, int] = {}
+    for one in sizes if isinstance(sizes, list) else ():
+        size, attempts = (one.get("size"), one.get("attempts")) if isinstance(one, dict) else (0, 0)
+        if isinstance(size, str) and re.fullmatch(r"\d{1,9}", size) and isinstance(attempts, int):
+            found[int(size)] = attempts
+    return found
 
 
 def _told_attempts(path: Path) -> int | None:

@@ -7,8 +7,8 @@ too many bonds. Neighbouring levels overlap well, because they exchange worlds; 
 straight to the target could not use that.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass, replace
 from math import log
 
 import torch
@@ -56,6 +56,18 @@ class LogZBracket:
         Chains that never find some of the data miss their part of Z; then `data` is the better value.
         """
         return replace(self, data=data, value=max(self.value, data))
+
+    @staticmethod
+    def mean(parts: Sequence["LogZBracket"], shares: Sequence[float]) -> "LogZBracket":
+        """The mean of log Z over several domains by their shares; errors are independent."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = list(zip(*map(astuple, parts), strict=True))
+        found = [sum(s * x for s, x in zip(shares, column, strict=True)) for column in columns]
+        for place in (1, 3, 5):  # the errors
+            squares = ((s * x) ** 2 for s, x in zip(shares, columns[place], strict=True))
+            found[place] = sum(squares) ** 0.5
+        return LogZBracket(*found)
 
     @property
     def missed(self) -> bool:

@@ -16,7 +16,10 @@ _RARE = 0.1  # swaps below this are drawn as a warning
 
 
 def chains_html(findings: Sequence[str], judged: Mapping[str, Any], names: Sequence[str]) -> Html:
-    """The behaviour of the chains in words, numbers and two plots; `judged` is from chains.json."""
+    """The behaviour of the chains in words, numbers and two plots; `judged` is from chains.json.
+
+    Of several sizes each has its numbers and plots.
+    """
     if not judged:
         return page.paragraph("There were too few sweeps to judge the chains.")
     verdict = (
@@ -24,6 +27,16 @@ def chains_html(findings: Sequence[str], judged: Mapping[str, Any], names: Seque
         if findings
         else page.good("No problem was found: chains mix and walkers travel.")
     )
+    if "sizes" not in judged:
+        return page.joined(verdict, _numbers(judged, names))
+    parts = [
+        page.joined(Html(f"<h3>Size {page.markup(size)}</h3>"), _numbers(one, names))
+        for size, one in judged["sizes"].items()
+    ]
+    return page.joined(verdict, *parts)
+
+
+def _numbers(judged: Mapping[str, Any], names: Sequence[str]) -> Html:
     facts = [
         ("chains", f"{judged['chains']} replicas of {judged['levels']} levels"),
         ("sweeps", f"{judged['sweeps']:,} after the burn-in"),
@@ -40,7 +53,7 @@ def chains_html(findings: Sequence[str], judged: Mapping[str, Any], names: Seque
     paints = [partial(_paint_acceptance, names=names, by_kernel=acceptance, moved=judged["moved"])]
     if swaps:
         paints.insert(0, partial(_paint_swaps, names=names, swaps=swaps))
-    return page.joined(verdict, page.facts(facts), page.panels(paints))
+    return page.joined(page.facts(facts), page.panels(paints))
 
 
 def _sentence(text: str) -> str:

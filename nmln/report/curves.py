@@ -78,6 +78,12 @@ _TITLES = {
 OF_WORLDS = ("valid", "known", "unique", "novel", "normalised")
 """Shares of the worlds at the target that training or another part of the program may report."""
 
+_SIZED = {
+    "valid": "Valid worlds at the target",
+    "known": "Known worlds at the target",
+    "swaps": "Least probability of a swap",
+    "log_z": "log Z of the target",
+}
 _FIRST = ("gap", "gradient", "acceptance", "moved", "swaps")
 _LAST = ("score", "learning_rate", "effective_share")
 
@@ -94,8 +100,27 @@ def panels_of(history: History, levels: Levels) -> list[Panel]:
     if shares:
         lines = tuple(_lines(drawn[name], [_words(name)])[0] for name in shares)
         panels.append(Panel("Worlds at the target", lines, "share that is", share=True))
+    panels += _by_size(history)
     others = [name for name in drawn if name not in (*_FIRST, *shares, *_LAST)]
     return panels + [_panel(drawn[name], levels) for name in (*others, *_LAST) if name in drawn]
+
+
+def _by_size(history: History) -> list[Panel]:
+    """One panel per metric with a line per size; of several numbers, such as swaps, the least."""
+    return [
+        Panel(
+            f"{_SIZED.get(metric, _TITLES.get(metric, _words(metric).capitalize()))}, by size",
+            tuple(
+                Line(size, one.steps, np.fmin.reduce(one.numbers, axis=1))
+                for size, one in sizes.items()
+            ),
+            "size",
+            share=metric in (*OF_WORLDS, "swaps"),
+            ordered=True,
+        )
+        for metric, sizes in history.by_size.items()
+        if any(np.isfinite(one.numbers).any() for one in sizes.values())
+    ]
 
 
 def is_constant(curve: Curve) -> bool:

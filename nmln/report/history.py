@@ -3,7 +3,7 @@
 import json
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import nan
 from pathlib import Path
@@ -43,6 +43,7 @@ class History:
     steps: Int[np.ndarray, " lines"]
     curves: dict[str, Curve]
     notes: tuple[str, ...] = ()  # what was wrong with the file
+    by_size: dict[str, dict[str, Curve]] = field(default_factory=dict)  # metric, then size
 
     def last(self, name: str) -> float | None:
         """The last number of a metric that has one for all levels, if there is any."""
@@ -63,9 +64,10 @@ def read_history(path: str | Path) -> History:
 
     A last line that is cut off, as a killed run leaves it, is left out and noted; any other damage is
     an error that names the line. Where a run went back, the later lines count. Strings, Booleans and
-    tables in a line are ignored.
+    tables in a line are ignored, except `by_size`: its curves have the size in their names.
     """
     steps, columns = array("q"), dict[str, _Column]()
+    sized: dict[str, tuple[str, str]] = {}  # the metric and the size of a column
     broken: InputError | None = None
     for number, line in read_lines(path):
         if broken is not None:
@@ -86,7 +88,12 @@ def read_history(path: str | Path) -> History:
                 token="step",
             )
         for name, value in content.items():
-            if name != "step":
+            if name == "by_size":
+                for metric, size, one in _sized(value):
+                    own = f"{metric}, size {size}"
+                    sized[own] = metric, size
+                    _tell(columns, own, one, len(steps), (str(path), number))
+            elif name != "step":
                 _tell(columns, name, value, len(steps), (str(path), number))
         steps.append(step)
     if not steps:
@@ -96,7 +103,20 @@ def read_history(path: str | Path) -> History:
             kind="empty",
         )
     note = f"The last line of {Path(path).name} is cut off and was left out."
-    return _history(np.array(steps, dtype=np.int64), columns, () if broken is None else (note,))
+    notes = () if broken is None else (note,)
+    found = _history(np.array(steps, dtype=np.int64), columns, notes)
+    by_size: dict[str, dict[str, Curve]] = {}
+    for own, (metric, size) in sized.items():
+        if own in found.curves:
+            by_size.setdefault(metric, {})[size] = found.curves.pop(own)
+    return replace(found, by_size=by_size)
+
+
+def _sized(content: object) -> Iterator[tuple[str, str, object]]:
+    """The metrics of every size in a line: the metric, the size and the value."""
+    for size, metrics in content.items() if isinstance(content, dict) else ():
+        for metric, value in metrics.items() if isinstance(metrics, dict) else ():
+            yield metric, size, value
 
 
 def _tell(
@@ -160,10 +180,14 @@ def _not_repeated(steps: Int[np.ndarray, " lines"]) -> Bool[np.ndarray, " lines"
 def table(history: History, names: dict[str, list[str]]) -> Iterator[str]:
     """All numbers as CSV, one line per step; `names` gives the names of the columns of a list."""
     head, columns = ["step"], [np.empty((len(history.steps), 0))]
-    for curve in history.curves.values():
+    sized = [curve for sizes in history.by_size.values() for curve in sizes.values()]
+    for curve in (*history.curves.values(), *sized):
         whole = np.full((len(history.steps), curve.width), nan)
         whole[curve.rows] = curve.numbers
-        head += [f"{curve.name} {part}".strip() for part in names.get(curve.name, [""])]
+        parts = names.get(curve.name) or (
+            [""] if not curve.listed else map(str, range(curve.width))
+        )
+        head += [f"{curve.name} {part}".strip() for part in parts]
         columns.append(whole)
     yield ",".join(_quoted(name) for name in head)
     for step, row in zip(history.steps, np.hstack(columns), strict=True):

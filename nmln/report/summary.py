@@ -1,6 +1,7 @@
 """One page that shows how well a run mixes: sentences first, then numbers, then plots."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from math import isnan
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING
 from nmln.diagnostics import Diagnostics
 from nmln.files import write_json
 from nmln.report import page, plots
-from nmln.report.figures import draw
+from nmln.report.figures import draw, literal
 from nmln.report.page import Html, Section, write_page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+_ACROSS = 3  # plots per row of a figure
 
 Plot = Callable[["Axes", Diagnostics], None]
 
@@ -31,14 +34,40 @@ ALWAYS: tuple[Plot, ...] = (
 )
 
 
-def write_summary(path: str | Path, found: Diagnostics, title: str = "Sampler") -> list[Path]:
-    """Write the page to `path`, and its numbers as JSON and all plots as PNG and SVG beside it."""
+def write_summary(
+    path: str | Path, found: Diagnostics | Mapping[str, Diagnostics], title: str = "Sampler"
+) -> list[Path]:
+    """Write the page to `path`, and its numbers as JSON and all plots as PNG and SVG beside it.
+
+    Of several sizes, each with its diagnostics, the page has all sections of each; the figure has one
+    plot per size, of its swaps or, with one level, of its scores.
+    """
     path = Path(path)
     numbers = path.with_suffix(".json")
-    write_json(numbers, found.to_dict())
-    figures = draw(path.with_suffix(""), lambda figure: _paint(figure, found), (11, 9.5))
-    write_page(path, title, summary_sections(found))
+    if isinstance(found, Diagnostics):
+        content, sections, height = found.to_dict(), summary_sections(found), 9.5
+        paint = partial(_paint, found=found)
+    else:
+        content = {"sizes": {size: one.to_dict() for size, one in found.items()}}
+        sections = [
+            replace(section, title=f"Size {size}: {section.title}")
+            for size, one in found.items()
+            for section in summary_sections(one)
+        ]
+        height = 3.2 * -(-len(found) // _ACROSS)
+        paint = partial(_paint_sizes, found=found)
+    write_json(numbers, content)
+    figures = draw(path.with_suffix(""), paint, (11, height))
+    write_page(path, title, sections)
     return [path, numbers, *figures]
+
+
+def _paint_sizes(figure: "Figure", found: Mapping[str, Diagnostics]) -> None:
+    grid = figure.add_gridspec(-(-len(found) // _ACROSS), _ACROSS)
+    for index, (size, one) in enumerate(found.items()):
+        axes = figure.add_subplot(grid[index // _ACROSS, index % _ACROSS])
+        (plots.plot_swaps if one.levels > 1 else plots.plot_scores)(axes, one)
+        axes.set_title(f"size {literal(size)}: {axes.get_title()}")
 
 
 def summary_sections(found: Diagnostics) -> list[Section]:
@@ -69,12 +98,13 @@ def _chosen(found: Diagnostics) -> list[Plot]:
 
 def _paint(figure: "Figure", found: Diagnostics) -> None:
     chosen = _chosen(found)
-    rows = -(-len(chosen) // 3)
-    grid = figure.add_gridspec(rows, 3)
+    rows = -(-len(chosen) // _ACROSS)
+    grid = figure.add_gridspec(rows, _ACROSS)
     for index, plot in enumerate(chosen):
         # The last plot of a ladder shows time and takes what is left of its row.
         wide = plot is plots.plot_journeys
-        place = grid[index // 3, index % 3 :] if wide else grid[index // 3, index % 3]
+        row, column = divmod(index, _ACROSS)
+        place = grid[row, column:] if wide else grid[row, column]
         plot(figure.add_subplot(place), found)
 
 

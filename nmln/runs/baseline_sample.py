@@ -321,7 +321,7 @@ def _finish(
         **begun.about,
         "attempts": settings.samples,
         "levels": [level],
-        "settings": asdict(settings),
+        "settings": settings.described(),
         "not_valid": [asdict(one) for one in _reasons(drawn)],
         "processes": 1,
         "seconds": drawn.seconds,

@@ -8,6 +8,7 @@ of processes, on timing, or on the order in which blocks are drawn.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,6 +103,15 @@ class SamplingJob:
         """Whether the blocks were drawn elsewhere, as parts."""
         return self.folders[0].parent != self.work
 
+    @cached_property
+    def models(self) -> tuple[Model, ...]:
+        """The model on every domain."""
+        return self.settings.models(self.model)
+
+    def model_of(self, block: int) -> Model:
+        """The model on the domain of a block."""
+        return self.models[self.settings.home(block)]
+
     def block(self, number: int) -> Path:
         return self.folders[number]
 
@@ -120,14 +130,18 @@ class SamplingJob:
     @property
     def left(self) -> float:
         """The number of remaining sweeps, as a mean over the blocks drawn here."""
-        done = [min(self.settings.sweeps, self.sweeps_done(block)) for block in self.blocks]
-        return self.settings.sweeps - sum(done) / len(done)
+        left = [self.sweeps_left(block) for block in self.blocks]
+        return sum(left) / len(left)
+
+    def sweeps_left(self, number: int) -> int:
+        """The number of remaining sweeps of a block."""
+        return max(0, self.settings.sweeps_of(number) - self.sweeps_done(number))
 
 
-def _chains(job: SamplingJob) -> ModelChains:
-    """The chains of a sampling, under its conditions."""
-    model, settings = job.model, job.settings
-    conditions = settings.conditions(model.space)
+def _chains(job: SamplingJob, block: int) -> ModelChains:
+    """The chains of a block, under its conditions."""
+    model, settings = job.model_of(block), job.settings
+    conditions = settings.conditions(model.space, settings.home(block))
     return model.chains(
         moves=settings.moves,
         kernel=settings.kernel,
@@ -142,22 +156,23 @@ def check_start(job: SamplingJob) -> None:
     Formulas are tried by starting one chain at every level.
     """
     levels = job.model.method.chain_levels
-    refuse_chains(job.model.space, levels, job.settings.slice(0)[1])
-    chains = _chains(job)
-    if job.settings.formulas:
-        rng = Generator().manual_seed(job.settings.stream(0))
-        start(chains.potential, chains.kernel, chains.noise(1, rng), rng)
+    for block in [one.first_block for one in job.settings.sections if one.parts]:
+        refuse_chains(job.model_of(block).space, levels, job.settings.slice(block)[1])
+        chains = _chains(job, block)
+        if job.settings.formulas:
+            rng = Generator().manual_seed(job.settings.stream(block))
+            start(chains.potential, chains.kernel, chains.noise(1, rng), rng)
 
 
 def chains_of(
     job: SamplingJob, block: int, rng: Generator, resumed: Snapshot | None = None
 ) -> Iterator[Sweep]:
     """All sweeps of a block, including the burn-in, so that it can be saved after each of them."""
-    settings, chains = job.settings, _chains(job)
+    settings, chains = job.settings, _chains(job, block)
     _, count = settings.slice(block)
     return chains.run(
         chains.noise(count, rng) if resumed is None else None,
-        settings.sweeps,
+        settings.sweeps_of(block),
         rng,
         warm_up=settings.burn_in,
         resume=resumed,
@@ -230,9 +245,9 @@ def _checked(job: SamplingJob, block: int, tree: dict[str, Any]) -> Kept:
     )
     settings, (_, chains) = job.settings, job.settings.slice(block)
     levels = job.model.method.chain_levels
-    if not 0 < number <= settings.sweeps:
-        raise ValueError(f"its sweep must be from 1 to {settings.sweeps}, got {number}")
-    shape = (levels, chains, job.model.space.groups)
+    if not 0 < number <= (sweeps := settings.sweeps_of(block)):
+        raise ValueError(f"its sweep must be from 1 to {sweeps}, got {number}")
+    shape = (levels, chains, job.model_of(block).space.groups)
     if point.state.values.shape != shape or point.state.scores.shape != shape[:2]:
         raise ValueError("its chains have another shape")
     if walkers.shape != shape[:2]:
@@ -259,7 +274,7 @@ def work_on(
     save_every: float,
 ) -> None:
     """Draw a block from its last checkpoint to its end; only molecules have a decoder."""
-    settings = job.settings
+    settings, sweeps = job.settings, job.settings.sweeps_of(block)
     rng = Generator().manual_seed(settings.stream(block))
     recorder = kept.recorder or KeptRecorder(keep=_DRAWS)
     record = _recording(job, block, decoder)
@@ -276,7 +291,7 @@ def work_on(
     def stopped() -> InterruptedRunError:
         number = 0 if point is None else point.number
         return InterruptedRunError(
-            f"stopped after sweep {number} of {settings.sweeps}. The progress is kept.", job.again
+            f"stopped after sweep {number} of {sweeps}. The progress is kept.", job.again
         )
 
     with SampleFile(job.data(block), kept.offset, kept.pending) as rows:
@@ -302,7 +317,7 @@ def work_on(
                     decoding += time.perf_counter() - before
             if tick is not None:
                 tick()
-            last, stop = sweep.number == settings.sweeps, interrupted()
+            last, stop = sweep.number == sweeps, interrupted()
             if last or stop or time.perf_counter() - saved >= save_every:
                 if last:
                     rows.end_member()
@@ -312,17 +327,21 @@ def work_on(
                 raise stopped()
 
 
-def decoder_of(job: SamplingJob) -> Decoder | None:
-    """The decoder that all blocks of a process share; its cache does not affect the results."""
-    molecules = job.settings.kind == "molecules"
-    return Decoder(job.model.space, most=REMEMBERED) if molecules else None
+def decoders_of(job: SamplingJob) -> list[Decoder | None]:
+    """A decoder for every domain, which all blocks of a process share.
+
+    Their caches do not affect the results.
+    """
+    if job.settings.kind != "molecules":
+        return [None] * len(job.models)
+    return [Decoder(model.space, most=REMEMBERED // len(job.models)) for model in job.models]
 
 
 def _recording(
     job: SamplingJob, block: int, decoder: Decoder | None
 ) -> Callable[[int, Sweep], bytes]:
     """A function that gives the bytes to write for one draw."""
-    settings, space = job.settings, job.model.space
+    settings, space = job.settings, job.model_of(block).space
     if decoder is None:
         return lambda draw, sweep: packed(
             space, sweep.state.values[-1, : len(settings.wanted(block, draw))]

@@ -1,11 +1,13 @@
-"""Conditions on samples: evidence, a scaffold, formulas."""
+"""Conditions on samples: sizes, evidence, a scaffold, formulas."""
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
+from nmln.buckets import name_of, names_of, size_of
 from nmln.errors import InputError
 from nmln.evidence import Evidence
 from nmln.files import read_lines
@@ -24,6 +26,9 @@ from nmln.logic import (
     substitute,
 )
 from nmln.model import Model
+from nmln.model.domains import Domain, among
+from nmln.molecules.chemistry import NODE
+from nmln.molecules.chemistry.scaffold import parse_scaffold
 from nmln.molecules.scaffolds import scaffold_evidence
 from nmln.potentials.base import BasePotential
 from nmln.potentials.formula import constraint
@@ -35,11 +40,13 @@ class Conditions:
     """Evidence that samples must agree with, and formulas that make some samples more probable.
 
     `named` holds the scaffold and the file of the evidence as the user gave them, for the summary.
+    `domains` are those to draw from, each with its evidence; if empty, that of the model.
     """
 
     evidence: Evidence | None = None
     formulas: tuple[WeightedFormula, ...] = ()
     named: Mapping[str, str | None] = field(default_factory=dict, compare=False)
+    domains: tuple[tuple[Domain, Evidence | None], ...] = ()
 
     def added(self, model: Model) -> BasePotential | None:
         """The formulas as a potential for every level that the model's chains run at."""
@@ -54,7 +61,7 @@ class Conditions:
 
 
 def read_conditions(
-    space: Space,
+    space: Space | Sequence[Domain],
     *,
     evidence: Path | None = None,
     scaffold: str | None = None,
@@ -64,21 +71,71 @@ def read_conditions(
     """All conditions that a user gives, combined.
 
     Args:
-        space: the language and the domain of the model.
+        space: the language and the domain of the model, or several domains to draw from.
         evidence: a `.db` file with literals that hold in every sample.
         scaffold: SMILES of a substructure of every molecule.
         formulas: weighted or hard formulas.
         formula_files: `.mln` files with more of them.
     """
-    known = None if evidence is None else read_evidence(evidence, space)
-    if scaffold is not None:
-        given = scaffold_evidence(space, scaffold)
-        known = given if known is None else known & given
-    found = [read_formula(space, text) for text in formulas]
-    for path in formula_files:
-        found += read_formulas(space, path)
     named = {"scaffold": scaffold, "evidence": None if evidence is None else str(evidence)}
-    return Conditions(known, tuple(found), named)
+    if isinstance(space, Space):
+        known = _evidence(space, evidence, scaffold)
+        return Conditions(known, _formulas(space, formulas, formula_files), named)
+    chosen = [one for one in space if scaffold is None or _holds(one.space, scaffold)]
+    if not chosen:
+        largest = max((one.space for one in space), key=size_of)
+        scaffold_evidence(largest, scaffold or "")  # says that it is too large
+    if len(chosen) < len(space):
+        smaller = names_of([one.space for one in space if one not in chosen])
+        warnings.warn(
+            f"the scaffold does not fit into molecules of size {smaller}, which are left out.",
+            stacklevel=2,
+        )
+    found, given = [], ()
+    for one in among(chosen):
+        with _of_size(one.space, len(space) > 1):
+            found.append((one, _evidence(one.space, evidence, scaffold)))
+            given = _formulas(one.space, formulas, formula_files)
+    return Conditions(None, given, named, tuple(found))
+
+
+def _evidence(space: Space, evidence: Path | None, scaffold: str | None) -> Evidence | None:
+    known = None if evidence is None else read_evidence(evidence, space)
+    if scaffold is None:
+        return known
+    given = scaffold_evidence(space, scaffold)
+    return given if known is None else known & given
+
+
+def _formulas(
+    space: Space, texts: Sequence[str], paths: Sequence[Path]
+) -> tuple[WeightedFormula, ...]:
+    found = [read_formula(space, text) for text in texts]
+    for path in paths:
+        found += read_formulas(space, path)
+    return tuple(found)
+
+
+def _holds(space: Space, scaffold: str) -> bool:
+    """Whether molecules of this size are larger than a scaffold."""
+    return len(parse_scaffold(scaffold).atoms) < len(space.domain[NODE])
+
+
+@contextmanager
+def _of_size(space: Space, several: bool) -> Iterator[None]:
+    """Say which of several sizes a condition does not fit."""
+    try:
+        yield
+    except InputError as error:
+        if not several:
+            raise
+        raise InputError(
+            f"{error.message} This is so for size {name_of(space)}: conditions must fit every size that "
+            "is drawn. Choose sizes that they fit (--sizes).",
+            *error.place,
+            token=error.token,
+            kind=error.kind,
+        ) from None
 
 
 def read_formula(space: Space, text: str) -> WeightedFormula:

@@ -2,19 +2,27 @@
 
 import csv
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from nmln import checkpoint
 from nmln.errors import InputError
-from nmln.evaluation import MARKS, Evaluation, evaluate
+from nmln.evaluation import MARKS, Counts, Evaluation, evaluate
 from nmln.files import write_json, write_lines
-from nmln.model import load_run
+from nmln.model import Model, load_run
+from nmln.model.domains import domains_in_json
 from nmln.molecules.datasets import Dropped
 from nmln.molecules.metrics import ChemNet, Measured, fcd, internal_diversity
-from nmln.molecules.sample_files import Reference, Samples, locate, read_reference, read_samples
+from nmln.molecules.sample_files import (
+    Reference,
+    Samples,
+    heavy_atoms,
+    locate,
+    read_reference,
+    read_samples,
+)
 from nmln.report.recall import write_recall
 from nmln.runs import stream
 from nmln.runs.baseline_folder import model_fingerprint, read_any_head
@@ -22,6 +30,8 @@ from nmln.runs.folder import RunFolder
 from nmln.runs.specification import fingerprint
 
 Part = Literal["train", "test"]
+
+_SHOWN = 12  # sizes in a sentence
 
 DENOMINATORS = {
     "valid": "of all attempts",
@@ -47,6 +57,7 @@ class Evaluated:
     diversity: Measured | None
     fcd: Measured | None
     likelihood: dict[str, Any] | None
+    by_size: Mapping[int, "SizeEvaluation"] = field(default_factory=dict)
 
     def describe(self) -> dict[str, Any]:
         """The same for JSON."""
@@ -57,7 +68,32 @@ class Evaluated:
             "internal_diversity": None if self.diversity is None else asdict(self.diversity),
             "fcd": None if self.fcd is None else asdict(self.fcd),
             "likelihood": self.likelihood,
+            **_sized({size: one.describe() for size, one in self.by_size.items()}),
         }  # fmt: skip
+
+
+class SizeEvaluation(NamedTuple):
+    """The samples of one size compared with the training and test molecules of this size.
+
+    The number of attempts of a size is recorded by `nmln sample`; where it is not known, the valid
+    samples count as the attempts, and what is a share of the attempts is left out.
+    """
+
+    found: Evaluation
+    attempts_known: bool
+
+    def describe(self) -> dict[str, Any]:
+        """The same for JSON."""
+        numbers = self.found.describe()
+        if not self.attempts_known:
+            for name in ("attempts", "valid", "vun", "ideal_coverage"):
+                del numbers[name]
+        return numbers
+
+
+def _sized(by_size: Mapping[int, Any]) -> dict[str, Any]:
+    """An entry for JSON, if there are several sizes."""
+    return {"by_size": {str(size): one for size, one in by_size.items()}} if by_size else {}
 
 
 @dataclass(frozen=True)
@@ -69,12 +105,17 @@ class EvaluationOutcome:
 
     train: Reference
     test: Reference
-    size: int | None
+    sizes: tuple[int, ...]
     evaluated: tuple[Evaluated, ...]
     diversity_test: Measured | None
     fcd_train: Measured | None
     notes: tuple[str, ...]
     written: tuple[Path, ...] = ()
+
+    @property
+    def size(self) -> int | None:
+        """The number of heavy atoms that valid samples must have, if it is only one."""
+        return self.sizes[0] if len(self.sizes) == 1 else None
 
     @property
     def known(self) -> int:
@@ -88,7 +129,7 @@ class EvaluationOutcome:
             "train": {"source": self.train.source, "molecules": len(self.train.smiles)},
             "test": {"source": self.test.source, "molecules": len(self.test.smiles)},
             "train_and_test": self.known,
-            "heavy_atoms": self.size,
+            "heavy_atoms": self.size or list(self.sizes),
             "internal_diversity_of_test": _as_json(self.diversity_test),
             "fcd_of_train": _as_json(self.fcd_train),
             "notes": list(self.notes),
@@ -117,7 +158,8 @@ def run(
 
     `train` and `test` are files, named sets or folders of runs; by default they are those of the run in
     `folder`, whose data may have moved to `data`. Of samples at several levels, the target is evaluated
-    by default, otherwise one `level` or all.
+    by default, otherwise one `level` or all. Valid samples have as many heavy atoms as some training or
+    test molecule, or exactly `size`.
     """
     if not paths:
         raise InputError(
@@ -126,13 +168,12 @@ def run(
     files = [locate(path) for path in paths]
     progress("reading the training and test set")
     learnt, held_out = references(train, test, folder, column, size, processes, data)
-    if size is None:
-        size = _common_size(learnt, held_out)
+    sizes = tuple(sorted(learnt.sizes | held_out.sizes)) if size is None else (size,)
     samples: list[Samples] = []
     likelihoods: list[dict[str, Any] | None] = []
     for file in files:
         progress(f"reading {file}")
-        found = read_samples(file, column, size, processes)
+        found = read_samples(file, column, sizes, processes)
         target = max((one.level for one in found if one.level is not None), default=None)
         likelihood = _likelihood(file, folder)
         for one in _chosen(found, level):
@@ -140,7 +181,7 @@ def run(
             likelihoods.append(likelihood if one.level == target else None)
     named = list(zip(_names(samples), samples, likelihoods, strict=True))
     outcome = compare(
-        named, learnt, held_out, size=size, at=at, with_fcd=with_fcd, seed=seed, progress=progress
+        named, learnt, held_out, sizes=sizes, at=at, with_fcd=with_fcd, seed=seed, progress=progress
     )
     return write(outcome, output)
 
@@ -150,14 +191,18 @@ def compare(
     train: Reference,
     test: Reference,
     *,
-    size: int | None = None,
+    sizes: Sequence[int] = (),
     at: Sequence[int] = MARKS,
     with_fcd: bool = True,
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> EvaluationOutcome:
-    """Evaluate samples in memory, each with a name and, if known, the likelihood of its model."""
-    notes = _notes(train, test, size)
+    """Evaluate samples in memory, each with a name and, if known, the likelihood of its model.
+
+    `sizes` are the numbers of heavy atoms that valid samples have; if there are several, every one is
+    evaluated by itself too.
+    """
+    notes = _notes(train, test, sizes)
     network = ChemNet() if with_fcd and len(test.smiles) > 1 else None
     moments, fcd_train = None, None
     if network is not None:
@@ -183,11 +228,12 @@ def compare(
                 internal_diversity(counts, seed=seed),
                 distance,
                 likelihood,
+                _by_size(one, train, test, sizes, at) if len(sizes) > 1 else {},
             )
         )
     diversity_test = internal_diversity(dict.fromkeys(test.smiles, 1), seed=seed)
     return EvaluationOutcome(
-        train, test, size, tuple(evaluated), diversity_test, fcd_train, tuple(notes)
+        train, test, tuple(sizes), tuple(evaluated), diversity_test, fcd_train, tuple(notes)
     )
 
 
@@ -257,12 +303,28 @@ def of_run(folder: Path, data: str | None = None) -> dict[Part, Reference]:
     return {part: Reference(f"{folder} ({part})", chosen[part], sizes) for part in chosen}
 
 
-def _common_size(train: Reference, test: Reference) -> int | None:
-    sizes = train.sizes | test.sizes
-    return next(iter(sizes)) if len(sizes) == 1 else None
+def _by_size(
+    samples: Samples, train: Reference, test: Reference, sizes: Sequence[int], at: Sequence[int]
+) -> dict[int, SizeEvaluation]:
+    """The evaluation of every size that has training and test molecules."""
+    counted: dict[int, dict[str, int]] = {size: {} for size in sizes}
+    for smiles, count in samples.counts.counts.items():
+        if (own := counted.get(heavy_atoms(smiles))) is not None:
+            own[smiles] = count
+    found = {}
+    for size, counts in counted.items():
+        learnt, held_out = (
+            {s for s in one.smiles if heavy_atoms(s) == size} for one in (train, test)
+        )
+        attempts = samples.attempts_by_size.get(size)
+        if learnt and held_out and (counts or attempts):
+            whole = Counts(counts, sum(counts.values()) if attempts is None else attempts)
+            compared = evaluate(whole, learnt, held_out, at)
+            found[size] = SizeEvaluation(compared, attempts is not None)
+    return found
 
 
-def _notes(train: Reference, test: Reference, size: int | None) -> list[str]:
+def _notes(train: Reference, test: Reference, sizes: Sequence[int]) -> list[str]:
     notes = []
     for what, one in (("training", train), ("test", test)):
         if told := [drop for drop in one.dropped if drop.reason != "duplicate"]:
@@ -273,11 +335,11 @@ def _notes(train: Reference, test: Reference, size: int | None) -> list[str]:
             f"the training and the test set share {shared:,} molecules: recall of the test set counts "
             "molecules that were trained on."
         )
-    if size is None:
-        found = sorted(train.sizes | test.sizes)
+    if len(sizes) > 1:
+        shown = ", ".join(map(str, sizes)) if len(sizes) <= _SHOWN else f"{sizes[0]} to {sizes[-1]}"
         notes.append(
-            f"the sets have molecules of {found[0]} to {found[-1]} heavy atoms, so samples of any size "
-            "are valid. Require one size with --size."
+            f"the sets have molecules of {shown} heavy atoms, so samples of these sizes are valid. "
+            "Require one size with --size."
         )
     return notes
 
@@ -318,7 +380,8 @@ def _likelihood(samples: Path, folder: Path | None) -> dict[str, Any] | None:
     """The measured likelihood of the model that drew these samples, if there is one.
 
     It is that of `nmln likelihood` or of `nmln baseline likelihood`. There is none for samples of other
-    origin, nor for samples drawn under conditions, because these have another distribution.
+    origin, nor for samples drawn under conditions or of some sizes only, because these have another
+    distribution.
     """
     path = samples.parent / stream.SUMMARY
     drawn = checkpoint.read_json(path).get("settings") if path.is_file() else None
@@ -334,9 +397,18 @@ def _likelihood(samples: Path, folder: Path | None) -> dict[str, Any] | None:
             found = checkpoint.read_json(home.likelihood)
             if found.get("model") == drawn.get("model") == model_fingerprint(home.model):
                 return found
-        elif home.is_run and fingerprint(load_run(run)) == drawn.get("model"):
+        elif home.is_run and _drawn_from(load_run(run), drawn):
             return checkpoint.read_json(home.likelihood)
     return None
+
+
+def _drawn_from(model: Model, settings: dict[str, Any]) -> bool:
+    """Whether these are the settings of samples of a model, of all its sizes and without evidence."""
+    all_sizes = [{**one, "allowed": ""} for one in domains_in_json(model.domains)]
+    drawn = settings.get("domains", [])
+    names = ("domain", "share", "allowed")
+    sizes = [{name: one.get(name) for name in names} for one in drawn if isinstance(one, dict)]
+    return sizes == all_sizes and fingerprint(model) == settings.get("model")
 
 
 # The files.

@@ -16,12 +16,15 @@ from typing import Any, get_args
 import torch
 
 from nmln import checkpoint
+from nmln.buckets import name_of
 from nmln.checkpoint.directory import CONTENT, MANIFEST, TENSORS
 from nmln.config import Config, DataConfig, configure
 from nmln.dropped import Dropped
 from nmln.errors import InputError
 from nmln.files import only_one, refuse_links, write_json
+from nmln.formats.mln import parse_mln
 from nmln.model import Model
+from nmln.model.domains import read_domains
 from nmln.model.loading import BASELINE, refuse_baseline
 from nmln.runs import data as sources
 from nmln.runs.data import Kind, Source
@@ -47,6 +50,15 @@ class RunHead:
     def split(self) -> str | None:
         """A hash of the split; runs of the first versions have none."""
         return _text(self.content.get("split"))
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The shares of the sizes in the data, by the names of the sizes, if there are several."""
+        if "domains" not in self.content:
+            return {}
+        language = parse_mln(self.program).language
+        found = read_domains(language, self.content["domains"])
+        return {name_of(one.space): one.share for one in found}
 
     @property
     def combined(self) -> bool:

@@ -3,7 +3,7 @@
 import csv
 import io
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from nmln import checkpoint
 from nmln.errors import InputError
-from nmln.evaluation import Estimate, LevelEvaluation, count_by_chain, judge_levels
+from nmln.evaluation import Estimate, LevelEvaluation, Share, count_by_chain, judge_levels
 from nmln.files import write_lines
 from nmln.report import molecules as parts
 from nmln.report import page
@@ -65,6 +65,7 @@ def conclude(folder: Path, again: str, say: Callable[[str], None]) -> JobOutcome
     judged = checkpoint.read_json(kept) if kept.exists() else {}
     sections = [
         *parts.sections(levels, train, test),
+        *_by_size(summary, found),
         _chains(summary, judged, told),
         *_training(told),
         _files(folder),
@@ -114,11 +115,44 @@ def _lead(
     levels = len(summary["levels"])
     at = f"at each of {levels} levels" if levels > 1 else "at one level"
     return (
-        f"{found.size} heavy atoms. Trained on {len(found.train.smiles):,} molecules in "
+        f"{_sizes(found.sizes)} heavy atoms. Trained on {len(found.train.smiles):,} molecules in "
         f"{pages.duration(told.seconds)}, {len(found.test.smiles):,} more were held out; "
         f"{summary['attempts']:,} attempts {at} in {pages.duration(summary['seconds'])}."
         + ("" if told.start is None else f" Training {in_words(told.start)}.")
     )
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    """Sizes in words; of many only the first and the last."""
+    shown = ", ".join(map(str, sizes)) if len(sizes) <= 12 else f"{sizes[0]} to {sizes[-1]}"
+    return " and ".join(shown.rsplit(", ", 1))
+
+
+def _by_size(summary: dict[str, Any], found: evaluation.EvaluationOutcome) -> list[Section]:
+    """The samples of the target by size, if there are several."""
+    target = found.evaluated[-1].by_size
+    if not target:
+        return []
+    new = [one["size"] for one in summary.get("sizes", ()) if one.get("extrapolation")]
+    head = ("heavy atoms", "attempts", "valid", "different", "covered test", "covered train",
+            f"test molecules among the {RANK:,} most frequent")  # fmt: skip
+    rows = [
+        (
+            f"{size} (extrapolation)" if str(size) in new else size,
+            f"{one.samples.attempts:,}" if known else "",
+            _percent(one.valid) if known else "",
+            f"{one.samples.unique:,}",
+            _percent(one.coverage_test),
+            _percent(one.coverage_train),
+            f"{one.test.at(RANK):,.0f} of {one.coverage_test.total:,}",
+        )
+        for size, (one, known) in [("all", (found.evaluated[-1].found, True)), *target.items()]
+    ]
+    return [Section("By size", page.table(head, rows))]
+
+
+def _percent(share: Share) -> str:
+    return f"{100 * share.value:.1f} %" if share.total else ""
 
 
 def _chains(summary: dict[str, Any], judged: dict[str, Any], told: pages.RunRecord) -> Section:
@@ -143,6 +177,7 @@ def _training(told: pages.RunRecord) -> list[Section]:
     titles = {
         "Findings": "Training",
         "The run": "Training: the run",
+        "By size": "Training: by size",
         "Curves": "Training: curves",
     }
     return [

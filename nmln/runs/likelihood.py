@@ -1,14 +1,17 @@
 """The log-likelihood of training and test data, with lower and upper estimates of log Z."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from math import log
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float64, Integer
 from torch import Generator, Tensor
 
+from nmln.buckets import Bucket, name_of
 from nmln.errors import InputError
 from nmln.files import write_json
 from nmln.model import Model, load_run
@@ -16,7 +19,6 @@ from nmln.molecules.likelihood import Structures, log_probabilities
 from nmln.partition import LogZBracket, estimate_log_z
 from nmln.partition.estimate import CHAINS, STEPS, SWEEPS
 from nmln.potentials.base import BasePotential
-from nmln.runs import data as sources
 from nmln.runs.folder import RunFolder
 
 Progress = Callable[[int, int], None]
@@ -43,6 +45,9 @@ class Likelihood:
 
     In nats per world, where every order of the constants is a world of its own. For molecules also in
     nats per molecule, summed over the orders of the atoms and the Kekulé forms of the rings.
+
+    Of several sizes, log P(world) = log P(size) + log P(world | size), and `partition` is the mean of
+    log Z by the shares of the sizes. `by_size` has the same numbers for every size, given the size.
     """
 
     worlds: int
@@ -51,6 +56,7 @@ class Likelihood:
     train_molecules: Mean | None
     test_molecules: Mean | None
     partition: LogZBracket
+    by_size: Mapping[str, "SizeLikelihood"] = field(default_factory=dict)
 
     @property
     def train(self) -> float:
@@ -68,9 +74,9 @@ class Likelihood:
     def log_z_error(self) -> float:
         return self.partition.error
 
-    def numbers(self) -> dict[str, float | None]:
+    def numbers(self) -> dict[str, Any]:
         """All numbers by name; those per molecule only if the worlds are molecules."""
-        found: dict[str, float | None] = {
+        found: dict[str, Any] = {
             "worlds": self.worlds,
             "train": self.train,
             "train_error": self.train_worlds.error,
@@ -89,7 +95,20 @@ class Likelihood:
             name if name == "effective_size" else f"log_z_{name}".removesuffix("_value"): number
             for name, number in asdict(self.partition).items()
         }
-        return found | named | {"log_z_least": least, "log_z_most": most}
+        found |= named | {"log_z_least": least, "log_z_most": most}
+        if self.by_size:
+            found["by_size"] = {
+                size: {"share": one.share, **one.given_size.numbers()}
+                for size, one in self.by_size.items()
+            }
+        return found
+
+
+class SizeLikelihood(NamedTuple):
+    """The probability of a size, and the likelihood of its data given the size."""
+
+    share: float
+    given_size: Likelihood
 
 
 def by_log_z(numbers: Mapping[str, Any], name: str) -> tuple[float, float]:
@@ -117,8 +136,8 @@ def run(
     source = RunFolder(folder).read_source(data=data)
     found = measure(
         load_run(folder),
-        sources.pick(source.worlds, source.train),
-        sources.pick(source.worlds, source.test),
+        source.learned,
+        source.held_out,
         molecules=source.kind == "molecules",
         chains=chains,
         steps=steps,
@@ -133,8 +152,8 @@ def run(
 @torch.no_grad()
 def measure(
     model: Model,
-    train: Integer[Tensor, "worlds groups"],
-    test: Integer[Tensor, "others groups"],
+    train: Integer[Tensor, "worlds groups"] | Sequence[Bucket],
+    test: Integer[Tensor, "others groups"] | Sequence[Bucket],
     *,
     molecules: bool = False,
     chains: int = CHAINS,
@@ -143,25 +162,96 @@ def measure(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Likelihood:
-    """The mean log-probability of worlds under a model, and of molecules if `molecules` is set."""
-    if not len(train):
+    """The mean log-probability of worlds under a model, and of molecules if `molecules` is set.
+
+    Worlds of several domains come in buckets, which are those of the model in the same order.
+    """
+    learnt, held_out = (_buckets(model, worlds) for worlds in (train, test))
+    if not all(len(bucket.worlds) for bucket in learnt):
         raise InputError("at least one training world is needed, got none.", kind="missing")
-    target = model.level(-1)
-    structures = [Structures.of(model.space, worlds) for worlds in (train, test) if molecules]
-    found = log_z_of(model, train, chains, steps, sweeps, seed, progress)
-    found = found.with_data(_weight_of_data(target, torch.cat([train, test]), structures))
+    parts: list[_Logs] = []
+    for own, others in zip(learnt, held_out, strict=True):
+        grounded = model.on(own.space) if model.domains else model
 
-    def mean(worlds: Tensor) -> Mean | None:
-        scores = target.score(worlds[None])[0].double() if len(worlds) else torch.zeros(0)
-        return Mean.of(scores.double() - found.value)
+        def tell(done: int, total: int, before: int = len(parts)) -> None:
+            if progress is not None:
+                progress(before * total + done, len(learnt) * total)
 
-    of_molecules = [
-        Mean.of(log_probabilities(target, one, found.value)) if one.molecules else None
-        for one in structures
-    ] or [None, None]
-    whole = mean(train)
-    assert whole is not None
-    return Likelihood(len(train) + len(test), whole, mean(test), *of_molecules, partition=found)
+        annealed = partial(
+            log_z_of, grounded, own.worlds, chains, steps, sweeps, seed, progress=tell
+        )
+        parts.append(_Logs.of(grounded, own.worlds, others.worlds, annealed, molecules))
+    shares = [model.share_of(bucket.space) for bucket in learnt]
+    if len(parts) == 1:
+        return parts[0].likelihood()
+    whole = _Logs.joined(parts, shares).likelihood()
+    each = zip(learnt, shares, parts, strict=True)
+    by_size = {
+        name_of(bucket.space): SizeLikelihood(share, part.likelihood())
+        for bucket, share, part in each
+    }
+    return replace(whole, by_size=by_size)
+
+
+def _buckets(
+    model: Model, worlds: Integer[Tensor, "worlds groups"] | Sequence[Bucket]
+) -> Sequence[Bucket]:
+    return [Bucket(model.space, worlds)] if isinstance(worlds, Tensor) else worlds
+
+
+class _Logs(NamedTuple):
+    """Log-probabilities of training and test worlds and, if they are molecules, of these."""
+
+    train: Float64[Tensor, " worlds"]
+    test: Float64[Tensor, " others"]
+    molecules: tuple[Float64[Tensor, " worlds"], Float64[Tensor, " others"]] | None
+    partition: LogZBracket
+
+    @staticmethod
+    def of(
+        model: Model,
+        train: Tensor,
+        test: Tensor,
+        annealed: Callable[[], LogZBracket],
+        molecules: bool,
+    ) -> "_Logs":
+        """Those of one domain; data without a likelihood are refused before log Z is estimated."""
+        target = model.level(-1)
+        structures = [Structures.of(model.space, worlds) for worlds in (train, test) if molecules]
+        found = annealed().with_data(_weight_of_data(target, torch.cat([train, test]), structures))
+        scores = [
+            target.score(worlds[None])[0].double() if len(worlds) else torch.zeros(0).double()
+            for worlds in (train, test)
+        ]
+        logs = [
+            log_probabilities(target, one, found.value)
+            if one.molecules
+            else torch.zeros(0, dtype=torch.float64)
+            for one in structures
+        ]
+        whole = (logs[0], logs[1]) if logs else None
+        return _Logs(scores[0] - found.value, scores[1] - found.value, whole, found)
+
+    @staticmethod
+    def joined(parts: Sequence["_Logs"], shares: Sequence[float]) -> "_Logs":
+        """All sizes together: the size is a part of the world, with its share as its probability."""
+
+        def cat(each: Iterable[Tensor]) -> Tensor:
+            return torch.cat([one + log(share) for one, share in zip(each, shares, strict=True)])
+
+        pairs = [one.molecules for one in parts if one.molecules is not None]
+        molecules = (cat(a for a, _ in pairs), cat(b for _, b in pairs)) if pairs else None
+        mean = LogZBracket.mean([one.partition for one in parts], shares)
+        return _Logs(
+            cat(one.train for one in parts), cat(one.test for one in parts), molecules, mean
+        )
+
+    def likelihood(self) -> Likelihood:
+        whole = Mean.of(self.train)
+        assert whole is not None
+        of_molecules = [Mean.of(one) for one in self.molecules or ()] or [None, None]
+        count = len(self.train) + len(self.test)
+        return Likelihood(count, whole, Mean.of(self.test), *of_molecules, partition=self.partition)
 
 
 def _weight_of_data(

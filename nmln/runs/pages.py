@@ -2,16 +2,18 @@
 
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from nmln import checkpoint
 from nmln.config import Config, LadderConfig, configure
 from nmln.dropped import Dropped
-from nmln.errors import InputError
+from nmln.errors import InputError, placed
 from nmln.files import write_lines
 from nmln.report import page
 from nmln.report.curves import Levels, Panel, is_constant, paint_all, paint_panel, panels_of
@@ -47,9 +49,10 @@ class RunRecord(NamedTuple):
     config: Config
     history: History
     split: dict[str, int]  # the numbers of training and test worlds
-    likelihood: dict[str, float | None]
+    likelihood: dict[str, Any]
     dropped: tuple[Dropped, ...] = ()  # dropped lines of the data
     start: dict[str, Any] | None = None  # whose weights it started with
+    shares: Mapping[str, float] = {}  # of the sizes in the data, if there are several
 
     @property
     def levels(self) -> Levels:
@@ -109,8 +112,10 @@ def read_run(folder: Path) -> RunRecord:
         name: len(worlds) for name, worlds in _read(home.split).items() if isinstance(worlds, list)
     }
     history, found = read_history(home.metrics), _read(home.likelihood)
+    with placed(str(home.head)):
+        shares = head.shares
     return RunRecord(
-        folder, head.kind, head.config, history, split, found, head.dropped, head.start
+        folder, head.kind, head.config, history, split, found, head.dropped, head.start, shares
     )
 
 
@@ -155,7 +160,52 @@ def training_sections(run: RunRecord) -> list[Section]:
     ]
     if run.likelihood:
         sections.insert(2, Section("Likelihood", _likelihood(run)))
+    if run.shares:
+        sections.insert(2, Section("By size", _by_size(run)))
     return sections
+
+
+def _by_size(run: RunRecord) -> Html:
+    """The last numbers of every size, the overall ones first; nats are those of `likelihood.json`."""
+    rows = [("all", "100.0 %", *_sized(run, None))]
+    rows += [
+        (size, f"{100 * share:.1f} %", *_sized(run, size)) for size, share in run.shares.items()
+    ]
+    head = ("size", "share of the data", "valid", "known", "least swaps", "log Z", "nats per world",
+            "nats per molecule")  # fmt: skip
+    used = [place for place in range(len(head)) if any(row[place] for row in rows)]
+    hint = "Shares of the chains at the target, at the end of training."
+    if run.likelihood:
+        hint += (
+            " Nats: mean log-probability of the test data, given the size; of all sizes together, with "
+            "that of the size."
+        )
+    table = page.table([head[one] for one in used], [[row[one] for one in used] for row in rows])
+    return page.joined(page.paragraph(hint), table)
+
+
+def _sized(run: RunRecord, size: str | None) -> list[str]:
+    """The cells of one size, or of all; those that are not known are empty."""
+    measured = run.likelihood
+    if size is not None:
+        each = measured.get("by_size")
+        found = each.get(size) if isinstance(each, dict) else None
+        measured = found if isinstance(found, dict) else {}
+
+    def last(name: str) -> float | None:
+        curves = run.history.curves
+        curve = curves.get(name) if size is None else run.history.by_size.get(name, {}).get(size)
+        return None if curve is None else float(np.fmin.reduce(curve.numbers[-1]))
+
+    def told(number: object, form: str, scale: float = 1) -> str:
+        if not isinstance(number, int | float) or not isfinite(number):
+            return ""
+        return form.format(scale * number)
+
+    return [
+        *(told(last(name), "{:.1f} %", 100) for name in ("valid", "known", "swaps")),
+        *(told(measured.get(name), "{:.2f}") for name in ("log_z", "test", "test_molecules")),
+    ]
 
 
 def _paint(panel: Panel, axes: "Axes") -> None:
@@ -204,7 +254,8 @@ def _likelihood(run: RunRecord) -> Html:
         "log_z_most": "log Z, at most",
         "effective_size": "effective number of annealed chains",
     }
-    found, rows = run.likelihood, []
+    found = {name: value for name, value in run.likelihood.items() if name != "by_size"}
+    rows = []
     for name, value in found.items():
         if name.removesuffix("_error") in found and name.endswith("_error"):
             continue

@@ -144,7 +144,7 @@ def _begun(part: SamplePlace, model: Model) -> Begun:
 
 def _check_done(part: SamplePlace, model: Model, found: Begun) -> None:
     job = SamplingJob.of(part, model, found)
-    if any(job.sweeps_done(block) < job.settings.sweeps for block in job.blocks):
+    if any(map(job.sweeps_left, job.blocks)):
         raise InputError(
             f"this part is not finished. Continue with: {job.again}",
             str(part.work),

@@ -17,6 +17,7 @@ from torch import Generator
 from nmln.dropped import dropped_lines
 from nmln.errors import InputError
 from nmln.files import only_one
+from nmln.model import Model
 from nmln.runs import data as sources
 from nmln.runs import job_page, pages, stream
 from nmln.runs import sample as sampling
@@ -26,7 +27,7 @@ from nmln.runs.folder import RunFolder
 from nmln.runs.job import JobSettings, begin, repeating, write_settings
 from nmln.runs.job_page import JobOutcome, read_summary
 from nmln.runs.sample import OpenedRun
-from nmln.runs.specification import BLOCK, THIN
+from nmln.runs.specification import THIN, SamplingSettings
 from nmln.runs.workspace import SETTINGS, SUMMARY, SamplePlace, only_sampler, tidy
 
 SHARE = 0.35
@@ -236,16 +237,26 @@ def fitting_samples(
 
 def seconds_a_sweep(opened: OpenedRun, settings: JobSettings, processes: int) -> float:
     """The measured time of one sweep of all blocks of a process, in seconds."""
-    blocks = -(-settings.chains // BLOCK)
-    chains = -(-settings.chains // blocks)
-    rng = Generator().manual_seed(settings.seed)
-    sweeps = opened.model.sample(1 + _PILOT, rng, chains=chains, burn_in=0)
+    count = settings.samples or LEAST
+    asked = SamplingSettings.of(
+        opened.model, opened.conditions(), count, chains=settings.chains, seed=settings.seed
+    )
+    each = sum(
+        own.parts * _seconds_of(model, -(-own.chains // own.parts), settings.seed)
+        for model, own in zip(asked.models(opened.model), asked.sections, strict=True)
+        if own.parts
+    )
+    return each / asked.parts * -(-asked.parts // processes)
+
+
+def _seconds_of(model: Model, chains: int, seed: int) -> float:
+    """The measured time of one sweep of some chains, in seconds."""
+    sweeps = model.sample(1 + _PILOT, Generator().manual_seed(seed), chains=chains, burn_in=0)
     next(sweeps)  # the first one warms up
     start = time.perf_counter()
     for _ in sweeps:
         pass
-    each = (time.perf_counter() - start) / _PILOT
-    return each * -(-blocks // processes)
+    return (time.perf_counter() - start) / _PILOT
 
 
 def sample_job(

@@ -50,7 +50,7 @@ class ChainQuality:
         self.held_out = [_first(bucket, total) for bucket in source.held_out]
 
     def measure(self) -> tuple[dict[str, float], dict[str, Any]]:
-        """Numbers of the target level, and the same by size if there are several.
+        """Numbers of the target level, and the same by size if there are several, with swaps and log Z.
 
         Of several sizes the overall numbers are means by the shares of the sizes in the data, however
         many chains each size has.
@@ -68,6 +68,10 @@ class ChainQuality:
         if len(found) == 1:
             return found[0], {}
         shares = [domain.share for domain in self.trainer.domains]
+        sized: list[dict[str, Any]] = [
+            {**one, "swaps": list(swaps), "log_z": float(part.chains.log_z[-1])}
+            for one, swaps, part in zip(found, self.trainer.swaps, parts, strict=True)
+        ]
         overall = {
             name: sum(share * one[name] for share, one in zip(shares, found, strict=True))
             for name in found[0]
@@ -75,8 +79,7 @@ class ChainQuality:
         }
         if "held_out" in overall:  # the size is a part of the world
             overall["held_out"] += sum(share * log(share) for share in shares)
-        by_size = {name: one for name, one in zip(self.names, found, strict=True) if one}
-        return overall, {"by_size": by_size} if by_size else {}
+        return overall, {"by_size": dict(zip(self.names, sized, strict=True))}
 
 
 def _first(bucket: Bucket, total: int) -> Integer[Tensor, "worlds groups"]:

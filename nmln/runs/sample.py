@@ -9,6 +9,7 @@ from nmln.errors import InputError
 from nmln.extras import MissingExtraError
 from nmln.kernels.registry import kernel_named
 from nmln.model import Model, load_run
+from nmln.model.domains import asked_for
 from nmln.runs import data as sources
 from nmln.runs import stream
 from nmln.runs.conditions import Conditions, read_conditions
@@ -27,11 +28,17 @@ class OpenedRun:
     model: Model
     kind: sources.Kind
 
-    def conditions(self, **given: Any) -> Conditions:
-        """The conditions that a user gives, as `read_conditions` takes them."""
+    def conditions(
+        self, size: int | None = None, sizes: Sequence[int] | None = None, **given: Any
+    ) -> Conditions:
+        """The sizes to draw, and the conditions that a user gives, as `read_conditions` takes them."""
         if self.kind != "molecules" and given.get("scaffold") is not None:
             raise self.for_molecules()
-        return read_conditions(self.model.space, **given)
+        model = self.model
+        domains = asked_for(model.domains, model.space, size, sizes)
+        if not model.domains and all(one.space == model.space for one in domains):
+            return read_conditions(model.space, **given)
+        return read_conditions(domains, **given)
 
     def for_molecules(self) -> InputError:
         """The error for options that only runs on molecules support."""
@@ -77,6 +84,8 @@ def run(
     scaffold: str | None = None,
     formulas: Sequence[str] = (),
     formula_files: Sequence[Path] = (),
+    size: int | None = None,
+    sizes: Sequence[int] | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
     **settings: Any,
@@ -94,6 +103,8 @@ def run(
         scaffold: SMILES of a substructure of every molecule.
         formulas: weighted or hard formulas.
         formula_files: `.mln` files with more of them.
+        size: the size of all samples; one that was not in the data is an extrapolation.
+        sizes: several sizes, by their shares in the data. By default all sizes of the data.
         overwrite: whether older samples may be replaced, once the new ones are complete.
         progress: called with the number of sweeps done and their total.
         settings: other fields of `SamplingSettings`: chains, burn_in, thin, moves, kernel, seed,
@@ -106,9 +117,11 @@ def run(
             scaffold=scaffold,
             formulas=formulas,
             formula_files=formula_files,
+            size=size,
+            sizes=sizes,
         )
         job = begin(opened, conditions, count, output, overwrite=overwrite, **settings)
-        done, whole = 0, job.settings.sweeps * job.settings.parts
+        done, whole = 0, sum(map(job.settings.sweeps_of, job.blocks))
 
         def tick() -> None:
             nonlocal done
@@ -137,7 +150,7 @@ def begin(
 
     Args:
         opened: the run.
-        conditions: evidence and formulas.
+        conditions: sizes, evidence and formulas.
         count: the number of samples.
         output: the output; by default `samples` in the folder of the run.
         part: the part that is drawn here, if the sampling is divided.

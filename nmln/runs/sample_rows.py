@@ -109,6 +109,12 @@ class RowCounter:
             if smiles:
                 self.molecules[level][smiles] += 1
 
+    def merge(self, other: "RowCounter") -> None:
+        """Add the counts of another one."""
+        for level, counts in other.statuses.items():
+            self.statuses[level] += counts
+            self.molecules[level] += other.molecules[level]
+
     def most_frequent(self, level: int) -> list[tuple[str, int]]:
         """The valid molecules of a level, the most frequent first, then in order of their text."""
         return sorted(self.molecules[level].items(), key=lambda pair: (-pair[1], pair[0]))

@@ -4,11 +4,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, get_args
+from functools import cached_property
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
 
+from nmln.buckets import deal, domain_in_json, space_in_json
 from nmln.distributed import Ranks
 from nmln.errors import InputError
 from nmln.evidence import Evidence
@@ -16,6 +18,7 @@ from nmln.formats.mln import parse_formula
 from nmln.formats.registry import Kind
 from nmln.kernels.registry import kernel_named
 from nmln.model import Model
+from nmln.model.domains import draw_counts
 from nmln.runs.conditions import Conditions
 from nmln.space import Space
 
@@ -26,12 +29,64 @@ THIN = 4
 """The default number of sweeps from one sample of a chain to the next."""
 
 _MOST_BLOCKS = 256  # all their files are open at once while they are merged
+_LEAST = 4  # chains of a domain, where there are enough
 _STEP = 0x9E3779B97F4A7C15  # between the seeds of parts in samplings of format 1
+
+
+@dataclass(frozen=True, repr=False)
+class DomainSettings:
+    """What one of several domains has of a sampling.
+
+    Args:
+        domain: the constants of every sort, as `domain_in_json` gives them.
+        share: the probability of the domain.
+        samples: the number of samples of this domain, drawn by the shares.
+        allowed: the evidence, as in `SamplingSettings`.
+    """
+
+    domain: dict[str, Any]
+    share: float
+    samples: int
+    allowed: str = ""
+
+    def __repr__(self) -> str:
+        return f"{self.domain} ({self.share:.3g})"
+
+    @staticmethod
+    def read(content: Any) -> "DomainSettings":
+        """A domain from JSON; a `ValueError` if it is none."""
+        known = {"domain": dict, "share": float, "samples": int, "allowed": str}
+        if not isinstance(content, Mapping) or content.keys() != known.keys():
+            raise ValueError("a domain must have its constants, share, samples and evidence")
+        for name, kind in known.items():
+            if type(content[name]) is not kind:
+                raise ValueError(f"{name} of a domain must be of type {kind.__name__}")
+        if not 0 <= content["share"] <= 1 or content["samples"] < 0:
+            raise ValueError("the numbers of a domain do not fit together")
+        return DomainSettings(**content)
+
+
+class Section(NamedTuple):
+    """The chains of one domain: how many, and the numbers of its first chain and its first block."""
+
+    samples: int
+    chains: int
+    parts: int
+    first_chain: int = 0
+    first_block: int = 0
+
+    @property
+    def draws(self) -> int:
+        """Samples per chain; some of the last ones are left out."""
+        return -(-self.samples // self.chains) if self.chains else 0
 
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """All settings of a sampling: the same settings give the same files, bit for bit."""
+    """All settings of a sampling: the same settings give the same files, bit for bit.
+
+    A sampling of several `domains` has chains of its own for each, in the order of the domains.
+    """
 
     samples: int
     chains: int = 100
@@ -47,6 +102,7 @@ class SamplingSettings:
     allowed: str = ""  # the evidence: one bit per entry, in hexadecimal digits
     formulas: tuple[str, ...] = ()
     model: str = ""  # a hash of its parameters
+    domains: tuple[DomainSettings, ...] = ()  # empty: that of the model
 
     def __post_init__(self) -> None:
         least = {
@@ -69,9 +125,11 @@ class SamplingSettings:
     ) -> "SamplingSettings":
         """The settings of a sampling of a model; there are no more chains than samples.
 
+        Of several domains each has at least one chain, if it has a sample.
+
         Args:
             model: the model.
-            conditions: evidence and formulas.
+            conditions: sizes, evidence and formulas.
             samples: the number of samples.
             block: the number of chains that one process draws together.
             thin: sweeps from one sample of a chain to the next.
@@ -82,40 +140,86 @@ class SamplingSettings:
             block=block,
             thin=thin,
             **given,
-            allowed="" if conditions.evidence is None else _digits(conditions.evidence),
+            allowed=_digits(conditions.evidence),
             formulas=tuple(map(str, conditions.formulas)),
             model=fingerprint(model),
+            domains=_domains(conditions, samples, given.get("seed", 0)),
         )
         if block < 1:
             raise InputError(f"a block must have at least one chain, got {block}.")
-        chains = min(settings.chains, samples)
+        used = sum(one.samples > 0 for one in settings.domains)
+        chains = min(max(settings.chains, used), samples)
         block = max(block, -(-chains // _MOST_BLOCKS))
-        return replace(settings, chains=chains, block=block, parts=-(-chains // block))
+        settings = replace(settings, chains=chains, block=block, parts=-(-chains // block))
+        return replace(settings, parts=sum(one.parts for one in settings.sections))
+
+    @cached_property
+    def sections(self) -> tuple[Section, ...]:
+        """The chains of every domain; of a domain without samples none."""
+        if not self.domains:
+            return (Section(self.samples, self.chains, self.parts),)
+        counts = [one.samples for one in self.domains]
+        used = [count for count in counts if count]
+        least = min(_LEAST, *used, max(1, self.chains // (2 * len(used))))
+        dealt = iter(deal(self.chains, [count / self.samples for count in used], least))
+        found, chain, block = [], 0, 0
+        for count in counts:
+            chains = next(dealt) if count else 0
+            found.append(Section(count, chains, -(-chains // self.block), chain, block))
+            chain, block = chain + chains, block + found[-1].parts
+        return tuple(found)
+
+    def home(self, block: int) -> int:
+        """The number of the domain of a block."""
+        return max(
+            number
+            for number, one in enumerate(self.sections)
+            if one.parts and one.first_block <= block
+        )
 
     @property
     def sweeps(self) -> int:
+        """The sweeps of the block that has the most."""
         return self.burn_in + self.thin * self.draws
+
+    def sweeps_of(self, block: int) -> int:
+        """The sweeps of a block, those of the burn-in included."""
+        return self.burn_in + self.thin * self.sections[self.home(block)].draws
 
     @property
     def draws(self) -> int:
-        """Samples per chain; some of the last ones are left out."""
-        return -(-self.samples // self.chains)
+        """The most samples of a chain; some of the last ones are left out."""
+        return max(one.draws for one in self.sections)
+
+    def described(self) -> dict[str, Any]:
+        """All settings for JSON; domains only if there are some."""
+        found = asdict(self)
+        if not self.domains:
+            del found["domains"]
+        return found
 
     @property
     def digest(self) -> str:
         """A hash of all settings, which assigns checkpoints to their sampling."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        text = json.dumps(self.described(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def slice(self, block: int) -> tuple[int, int]:
         """The first chain of a block, and the number of its chains."""
-        return Ranks(block, self.parts).slice(self.chains)
+        own = self.sections[self.home(block)]
+        first, count = Ranks(block - own.first_block, own.parts).slice(own.chains)
+        return own.first_chain + first, count
 
     def wanted(self, block: int, draw: int) -> range:
-        """The numbers of the samples in one draw of a block: sample s of chain c is s * chains + c."""
-        first, chains = self.slice(block)
+        """The numbers of the samples in one draw of a block: sample s of chain c is s * chains + c.
+
+        Domains end at different draws, so that of several domains some of the last numbers are not
+        used.
+        """
+        own, (first, chains) = self.sections[self.home(block)], self.slice(block)
+        left = own.samples - draw * own.chains - (first - own.first_chain)
         number = draw * self.chains + first
-        return range(number, max(number, min(number + chains, self.samples)))
+        return range(number, number + max(0, min(chains, left)))
 
     def stream(self, block: int) -> int:
         """The seed of a block's random numbers.
@@ -128,11 +232,19 @@ class SamplingSettings:
         found = hashlib.sha256(f"nmln sampling {self.seed} {block}".encode()).digest()
         return int.from_bytes(found[:8], "big") >> 1
 
-    def conditions(self, space: Space) -> Conditions:
-        """The evidence and the formulas."""
+    def models(self, model: Model) -> tuple[Model, ...]:
+        """The model on every domain that is sampled."""
+        if not self.domains:
+            return (model,)
+        language = model.space.language
+        return tuple(model.on(space_in_json(language, one.domain)) for one in self.domains)
+
+    def conditions(self, space: Space, number: int = 0) -> Conditions:
+        """The evidence and the formulas for the domain of this number, which `space` is."""
         domain = {sort: tuple(names) for sort, names in space.domain.items()}
         formulas = [parse_formula(text, space.language, domain) for text in self.formulas]
-        evidence = _from_digits(space, self.allowed) if self.allowed else None
+        allowed = self.domains[number].allowed if self.domains else self.allowed
+        evidence = _from_digits(space, allowed) if allowed else None
         return Conditions(evidence, tuple(formulas))
 
     @staticmethod
@@ -144,22 +256,33 @@ class SamplingSettings:
         if not isinstance(content, Mapping):
             raise ValueError("there are no settings")
         for name in (*known, *content):
-            if name not in content:
+            if name not in content and name != "domains":
                 raise ValueError(f"{name} is missing")
             if name not in known:
                 raise ValueError(f"{name} is not a setting")
         for name, entry in known.items():
+            if name not in content:
+                continue
             value = content[name]
-            kind = list if name == "formulas" else entry.type
+            kind = list if name in ("formulas", "domains") else entry.type
             fits = type(value) is kind  # True is not a number here
             if name == "formulas":
                 fits = fits and all(type(one) is str for one in value)
             if not fits:
                 raise ValueError(f"{name} must be of type {getattr(kind, '__name__', kind)}")
-        settings = SamplingSettings(**{**content, "formulas": tuple(content["formulas"])})
+        domains = tuple(map(DomainSettings.read, content.get("domains", [])))
+        settings = SamplingSettings(
+            **{**content, "formulas": tuple(content["formulas"]), "domains": domains}
+        )
         if settings.chains > settings.samples or settings.seed >= 2**63:
             raise ValueError("its numbers do not fit together")
         parts = settings.chains if by_processes else -(-settings.chains // max(1, settings.block))
+        if domains and not by_processes:
+            if sum(one.samples for one in domains) != settings.samples or settings.block < 1:
+                raise ValueError("its numbers do not fit together")
+            parts = sum(one.parts for one in settings.sections)
+            if any(one.samples and not one.chains for one in settings.sections):
+                raise ValueError("its numbers do not fit together")
         if not by_processes and (settings.block < 1 or settings.parts != parts):
             raise ValueError("its numbers do not fit together")
         if settings.parts > parts or settings.kind not in get_args(Kind):
@@ -168,19 +291,35 @@ class SamplingSettings:
 
     def check(self, model: Model) -> None:
         """Refuse settings that do not fit a model; nothing is sampled."""
-        conditions = self.conditions(model.space)
-        kernel_named(self.kernel or model.config.sampling.kernel, model.space, conditions.evidence)
+        for number, one in enumerate(self.models(model)):
+            conditions = self.conditions(one.space, number)
+            kernel_named(self.kernel or one.config.sampling.kernel, one.space, conditions.evidence)
 
 
 def fingerprint(model: Model) -> str:
     """A hash of the parameters, which identifies the model when a sampling is continued."""
-    digest = hashlib.sha256(model.describe()["program"].encode())
+    told = model.describe()
+    digest = hashlib.sha256(told["program"].encode())
+    if "domains" in told:
+        digest.update(json.dumps(told["domains"], sort_keys=True).encode())
     for name, tensor in sorted(model.potential.state_dict().items()):
         digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
-def _digits(evidence: Evidence) -> str:
+def _domains(conditions: Conditions, samples: int, seed: int) -> tuple[DomainSettings, ...]:
+    """The domains of a sampling, with the numbers of their samples."""
+    domains = [one for one, _ in conditions.domains]
+    counts = draw_counts(domains, samples, seed) if domains else []
+    return tuple(
+        DomainSettings(domain_in_json(one.space), one.share, count, _digits(evidence))
+        for (one, evidence), count in zip(conditions.domains, counts, strict=True)
+    )
+
+
+def _digits(evidence: Evidence | None) -> str:
+    if evidence is None:
+        return ""
     return np.packbits(evidence.allowed.numpy()).tobytes().hex()
 
 

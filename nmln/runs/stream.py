@@ -7,11 +7,12 @@ machine or several; in the end the blocks are merged, counted and moved over old
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from nmln import checkpoint
+from nmln.buckets import name_of
 from nmln.diagnostics import Diagnostics, diagnose
 from nmln.errors import InputError, InterruptedRunError
 from nmln.extras import available, install_command
@@ -27,7 +28,7 @@ from nmln.runs.blocks import (
     SamplingJob,
     chains_of,
     check_start,
-    decoder_of,
+    decoders_of,
     work_on,
 )
 from nmln.runs.replacing import check_free, swap, writing
@@ -50,7 +51,7 @@ from nmln.runs.workspace import (
     unfinished,
     write_marker,
 )
-from nmln.runs.world_files import read_worlds, write_worlds
+from nmln.runs.world_files import write_worlds
 
 __all__ = [
     "COUNTS",
@@ -212,12 +213,13 @@ def work(
     alone = len(chosen) == len(job.blocks)
     if job.joins:
         return
-    decoder = decoder_of(job)
+    decoders = decoders_of(job)
     with interruption(alone) as interrupted:
         for block in chosen:
             with only_one(job.lock(block), "sampling"), _said_alike(job, alone):
                 kept = Kept.load(job, block)
-                if kept.sweeps < job.settings.sweeps:
+                if kept.sweeps < job.settings.sweeps_of(block):
+                    decoder = decoders[job.settings.home(block)]
                     work_on(job, block, kept, decoder, interrupted, tick, save_every)
 
 
@@ -269,7 +271,7 @@ def finish(job: SamplingJob, processes: int = 1) -> Generated:
 
 def _done(job: SamplingJob, block: int) -> Kept:
     kept = Kept.load(job, block)
-    if kept.sweeps < job.settings.sweeps or kept.pending:
+    if kept.sweeps < job.settings.sweeps_of(block) or kept.pending:
         raise InputError(
             f"block {block} of {job.settings.parts} is not finished. Continue with: {job.again}",
             str(job.folder),
@@ -278,23 +280,41 @@ def _done(job: SamplingJob, block: int) -> Kept:
     return kept
 
 
-def _judge(job: SamplingJob, kept: Sequence[Kept], processes: int) -> Diagnostics | None:
-    recorders = [one.recorder for one in kept if one.recorder is not None]
-    if min(recorder.seen for recorder in recorders) < 2:
-        return None
-    recording = joined([recorder.recording() for recorder in recorders], processes)
-    return diagnose(recording, job.model.method.ladder)
+Judged = dict[str, Diagnostics]
+"""Diagnostics of the chains by the name of their domain; without those that are too short."""
+
+
+def _judge(job: SamplingJob, kept: Sequence[Kept], processes: int) -> Judged:
+    found = {}
+    for model, own in zip(job.models, job.settings.sections, strict=True):
+        blocks = kept[own.first_block : own.first_block + own.parts]
+        recorders = [one.recorder for one in blocks if one.recorder is not None]
+        if min((recorder.seen for recorder in recorders), default=0) >= 2:
+            recording = joined([recorder.recording() for recorder in recorders], processes)
+            found[name_of(model.space)] = diagnose(recording, job.model.method.ladder)
+    return found
+
+
+def _findings(job: SamplingJob, judged: Judged) -> list[str]:
+    """What is wrong with the chains; of several domains with the size."""
+    several = len(job.models) > 1
+    return [
+        f"size {name}: {text}" if several else text
+        for name, one in judged.items()
+        for text in one.findings()
+    ]
 
 
 def _write(
-    job: SamplingJob, kept: Sequence[Kept], processes: int, judged: Diagnostics | None, folder: Path
+    job: SamplingJob, kept: Sequence[Kept], processes: int, judged: Judged, folder: Path
 ) -> tuple[dict[str, Any], list[Path]]:
     """Write all results into a folder; the samples are listed first."""
     page: list[Path] = []
-    if judged is not None:
+    if judged:
         title = f"Chains of {job.about.get('run', job.folder.name)}"
         if available("matplotlib"):
-            page += write_summary(folder / job.place.pages[0].name, judged, title)
+            shown = judged if len(job.models) > 1 else next(iter(judged.values()))
+            page += write_summary(folder / job.place.pages[0].name, shown, title)
         else:
             warnings.warn(
                 "no page about the chains is written, because Matplotlib is not installed. Install it "
@@ -307,8 +327,7 @@ def _write(
         return summary, [*written[:3], *page, *written[3:]]
     target = folder / job.place.target.name
     drawn = [(job.data(block), one.offset) for block, one in enumerate(kept)]
-    worlds = read_worlds(job.model.space, job.settings, drawn)
-    write_worlds(target, job.settings.kind, job.model.space, worlds)
+    write_worlds(target, job.settings, [model.space for model in job.models], drawn)
     return common, [target, *page]
 
 
@@ -316,16 +335,32 @@ def _write_molecules(
     job: SamplingJob, kept: Sequence[Kept], common: dict[str, Any], folder: Path
 ) -> tuple[dict[str, Any], list[Path]]:
     settings, tally = job.settings, RowCounter(job.levels)
+    by_domain = [RowCounter(job.levels) for _ in job.models]
     for block, one in enumerate(kept):
-        tally.count(checked_rows(job.data(block), one.offset, _expected(job, block)))
+        rows = checked_rows(job.data(block), one.offset, _expected(job, block))
+        by_domain[settings.home(block)].count(rows)
+    for one in by_domain:
+        tally.merge(one)
     written = [folder / SAMPLES, folder / COUNTS, folder / SUMMARY]
     join_rows(written[0], [job.data(block) for block in range(settings.parts)])
     write_counts(written[1], tally.most_frequent(job.levels[-1]))
     for level in job.levels if settings.all_levels else ():
         written.append(folder / f"counts-{level}.csv")
         write_counts(written[-1], tally.most_frequent(level))
+    about = {name: value for name, value in job.about.items() if name != "resume"}
+    counted = {"attempts": settings.samples, "levels": _levels(job, tally)}
+    if settings.domains:
+        for told, one in zip(common["sizes"], by_domain, strict=True):
+            told["levels"] = _levels(job, one)
+    summary = {**about, **counted, **common}
+    write_json(written[2], summary)
+    return summary, written
+
+
+def _levels(job: SamplingJob, tally: RowCounter) -> list[dict[str, Any]]:
+    """The counts of every level."""
     rates = job.model.method.ladder.rates
-    levels = [
+    return [
         {
             "level": level,
             "rate": rates[level],
@@ -334,15 +369,30 @@ def _write_molecules(
         }
         for level in job.levels
     ]
-    about = {name: value for name, value in job.about.items() if name != "resume"}
-    summary = {**about, "attempts": settings.samples, "levels": levels, **common}
-    write_json(written[2], summary)
-    return summary, written
+
+
+def _sizes(job: SamplingJob) -> dict[str, Any]:
+    """The domains of the samples, if there may be several; those not in the data are marked."""
+    if not job.settings.domains:
+        return {}
+    known = [job.model.space, *(one.space for one in job.model.domains)]
+    each = zip(job.models, job.settings.domains, job.settings.sections, strict=True)
+    found = [
+        {
+            "size": name_of(model.space),
+            "share": one.share,
+            "attempts": own.samples,
+            "chains": own.chains,
+            "extrapolation": model.space not in known,
+        }
+        for model, one, own in each
+    ]
+    return {"sizes": found}
 
 
 def _expected(job: SamplingJob, block: int) -> Iterator[tuple[int, int]]:
     """The sample and the level of each row of a block."""
-    for draw in range(job.settings.draws):
+    for draw in range(job.settings.sections[job.settings.home(block)].draws):
         wanted = job.settings.wanted(block, draw)
         for level in job.levels:
             for row in wanted:
@@ -350,7 +400,7 @@ def _expected(job: SamplingJob, block: int) -> Iterator[tuple[int, int]]:
 
 
 def _summary(
-    job: SamplingJob, kept: Sequence[Kept], processes: int, judged: Diagnostics | None
+    job: SamplingJob, kept: Sequence[Kept], processes: int, judged: Judged
 ) -> dict[str, Any]:
     settings = job.settings
     counted = [one.snapshot.evaluations for one in kept if one.snapshot is not None]
@@ -359,7 +409,7 @@ def _summary(
     moves = settings.moves or job.model.config.sampling.moves
     return {
         "attempts": settings.samples,
-        "settings": asdict(settings),
+        "settings": settings.described(),
         "moves_per_sample": settings.thin * moves,
         "moves_before_the_first": settings.burn_in * moves,
         "evaluations": {
@@ -370,5 +420,6 @@ def _summary(
         "seconds": whole,
         "samples_per_second": settings.samples / whole,
         "decoding_share": sum(one.decoding for one in kept) / sum(seconds),
-        "findings": [] if judged is None else judged.findings(),
+        "findings": _findings(job, judged),
+        **_sizes(job),
     }

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -208,7 +208,7 @@ def write_marker(
     content = {
         "format": FORMAT,
         "nmln": checkpoint.VERSION,
-        "settings": asdict(settings),
+        "settings": settings.described(),
         "about": about,
         "part": None if place.part is None else list(place.part),
         "from": [str(path.absolute()) for path in sources],

@@ -27,14 +27,17 @@ def packed(space: Space, worlds: Integer[Tensor, "worlds groups"]) -> bytes:
 
 
 def read_worlds(
-    space: Space, settings: SamplingSettings, blocks: Sequence[Drawn]
+    settings: SamplingSettings, spaces: Sequence[Space], blocks: Sequence[Drawn]
 ) -> Iterator[Integer[Tensor, " groups"]]:
     """All worlds in the order of their numbers; the memory does not grow with their number."""
-    size = len(packed(space, torch.zeros(1, space.groups, dtype=space.dtype)))
+    sizes = [
+        len(packed(space, torch.zeros(1, space.groups, dtype=space.dtype))) for space in spaces
+    ]
     with ExitStack() as stack:
         files = [stack.enter_context(reading(*block)) for block in blocks]
         for draw in range(settings.draws):
             for block, file in enumerate(files):
+                space, size = spaces[settings.home(block)], sizes[settings.home(block)]
                 count = len(settings.wanted(block, draw))
                 content = file.read(count * size)
                 if len(content) != count * size:
@@ -51,7 +54,20 @@ def read_worlds(
 
 
 def write_worlds(
-    path: Path, kind: str, space: Space, worlds: Iterator[Integer[Tensor, " groups"]]
+    path: Path, settings: SamplingSettings, spaces: Sequence[Space], blocks: Sequence[Drawn]
 ) -> None:
-    """Write worlds as they come: to a `.db` file, or as numbered graphs into a folder."""
-    standard_format(kind).write(path, space, worlds)
+    """Write worlds as they are read: to a `.db` file, or as numbered graphs into a folder.
+
+    `spaces` are those of the domains that were sampled.
+    """
+    each = spaces[0] if len(spaces) == 1 else _spaces(settings, spaces)
+    worlds = read_worlds(settings, spaces, blocks)
+    standard_format(settings.kind).write(path, each, worlds)
+
+
+def _spaces(settings: SamplingSettings, spaces: Sequence[Space]) -> Iterator[Space]:
+    """The space of every world, in the order of their numbers."""
+    for draw in range(settings.draws):
+        for block in range(settings.parts):
+            for _ in settings.wanted(block, draw):
+                yield spaces[settings.home(block)]

@@ -41,7 +41,10 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True)
 class Metrics:
-    """Metrics of one step; lists run from the noisiest level to the target."""
+    """Metrics of one step; lists run from the noisiest level to the target.
+
+    Of several domains they are means by the shares of the domains in the data, unless it says otherwise.
+    """
 
     step: int
     learning_rate: float
@@ -52,9 +55,9 @@ class Metrics:
     moved: tuple[float, ...]
     swaps: tuple[float, ...]  # mean probability for each pair
     evaluations: int  # worlds scored so far, with and without slopes
-    log_z: tuple[float, ...] = ()  # as the chains have followed it
-    moves: int = 0  # in each sweep of this step
-    effective_share: float = 1.0  # of the chains, by the weights that the update gave them
+    log_z: tuple[float, ...] = ()  # as the chains have followed it; of several domains the mean
+    moves: int = 0  # in each sweep of this step; of several domains the mean
+    effective_share: float = 1.0  # of the chains, by their weights after the update; the least
     pace: tuple[float, ...] = ()  # of each level, as a share of the learning rate
 
 
@@ -110,6 +113,7 @@ class Trainer:
         self.average = deepcopy(potential) if config.optimiser.average else None
         self.optimiser = make_optimiser(potential.parameters(), config.optimiser, potential.levels)
         self.step_number, self.slowed = 0, 1.0
+        self.swaps: list[tuple[float, ...]] = []  # of the last step, by domain
         self.pace = torch.ones(potential.levels, dtype=torch.float64)
         first, own = self.ranks.slice(count)
         self.block_count = count
@@ -148,8 +152,15 @@ class Trainer:
 
     @property
     def log_z(self) -> Float64[Tensor, " levels"]:
-        """log Z of every trained level on the first domain, as the chains have followed it."""
-        return self.blocks[0].chains.log_z
+        """log Z of every trained level, as the chains have followed it; the mean of the domains."""
+        return self._mean([part.chains.log_z for part in self.blocks[0].parts])
+
+    def _mean(self, each: Sequence[Float64[Tensor, " numbers"]]) -> Float64[Tensor, " numbers"]:
+        """The mean over the domains by their shares."""
+        if len(each) == 1:
+            return each[0]
+        weights = each[0].new_tensor([domain.share for domain in self.domains])
+        return weights @ torch.stack(list(each))
 
     @property
     def warming(self) -> bool:
@@ -163,7 +174,9 @@ class Trainer:
         phases, norms = self._update(rate)
         if self.average is not None:
             follow(self.average, self.potential, optimiser.average, self.step_number)
-        moves = 0 if self.warming else self.blocks[0].chains.moves
+        chains = [part.chains for part in self.blocks[0].parts]
+        mean = self._mean([torch.tensor([one.moves], dtype=torch.float64) for one in chains])
+        moves = 0 if self.warming else round(float(mean))
         followed = self._shared(self._follow)
         self.step_number += 1
         return self._metrics(rate, phases, norms, followed, moves)
@@ -270,10 +283,8 @@ class Trainer:
             *_, acceptance, _, _, growth, shares = mean.split(sizes)
             for block in self.blocks:
                 block.parts[number].chains.learn(growth, shares, float(acceptance[-1]))
-        overall = means[0]
-        if len(means) > 1:
-            weights = rows.new_tensor([domain.share for domain in self.domains])
-            overall = weights @ torch.stack(means)
+        self.swaps = [tuple(mean.split(sizes)[4].tolist()) for mean in means]
+        overall = self._mean(means)
         gap, score, acceptance, moved, swapped, _, shares = overall.split(sizes)
         evaluated = self.ranks.total(self.evaluations.scores + self.evaluations.slopes)
         if self.config.optimiser.trust:
@@ -290,7 +301,7 @@ class Trainer:
             evaluations=evaluated,
             log_z=tuple(self.log_z.tolist()),
             moves=moves,
-            effective_share=self.blocks[0].chains.effective_share,
+            effective_share=min(part.chains.effective_share for part in self.blocks[0].parts),
             pace=tuple(self.pace.tolist()),
         )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.runs.main_jobs import MOLECULES
 from tests.warm import ROOT, Fault, Outcome, Warm
 
+THREE = ("CCO", "CCN", "COC", "C=CO", "CC#N", "CC=O", "CCC", "C1CC1", "CNC", "OCO")
 PEOPLE = ("Anna", "Bob", "Carl", "Dora")
 CONFIG = """
 [ladder]
@@ -128,6 +129,14 @@ def molecules_run(shelf: Shelf, folder: Path) -> None:
     shelf.run(folder, "train", "mine.smi", "--config", "run.toml", "--output", "molecules-run")
 
 
+def sizes_run(shelf: Shelf, folder: Path) -> None:
+    """A finished training on molecules of three and of four atoms."""
+    molecules(shelf, folder)
+    (folder / "mixed.smi").write_text("\n".join([*MOLECULES, *THREE]) + "\n")
+    words = ("--config", "run.toml", "--output", "sizes-run")
+    shelf.run(folder, "train", "mixed.smi", *words)
+
+
 def baseline_run(shelf: Shelf, folder: Path) -> None:
     """A baseline, trained for a moment."""
     molecules(shelf, folder)
@@ -191,6 +200,7 @@ MAKERS: dict[str, Callable[[Shelf, Path], None]] = {
     "people_run": people_run,
     "graphs_run": graphs_run,
     "molecules_run": molecules_run,
+    "sizes_run": sizes_run,
     "baseline_run": baseline_run,
     "formula_run": formula_run,
     "samples": samples,

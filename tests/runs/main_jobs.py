@@ -31,5 +31,5 @@ def write_molecules(folder: Path, name: str = HOSTILE) -> Path:
 
 def small(data: Path, **changes: object) -> JobSettings:
     """JobSettings of a job that takes a few seconds."""
-    given: dict = {"samples": 300, "chains": 12, "burn_in": 5, **changes}
-    return JobSettings(str(data), 4, changes=CHANGES, **given)
+    given: dict = {"size": 4, "samples": 300, "chains": 12, "burn_in": 5, "changes": CHANGES}
+    return JobSettings(str(data), **{**given, **changes})

@@ -194,24 +194,6 @@ def test_every_process_has_chains_of_every_size(
     assert started == [4]
 
 
-@pytest.mark.parametrize(
-    "words", [("sample", "--num-samples", 5), ("likelihood",)], ids=lambda words: words[0]
-)
-def test_verbs_for_one_domain_say_so(
-    mixed: Path, here: Callable[..., Outcome], words: tuple[object, ...]
-) -> None:
-    folder = whole(mixed, training__steps=1)
-    verb, *options = words
-    before = sorted(folder.iterdir())
-    done = here(verb, folder, *options)
-    assert done.code == 2
-    assert len(done.lines) == 1
-    assert "one domain" in done.lines[0]
-    assert [path for path in sorted(folder.iterdir()) if path.name[0] != "."] == [
-        path for path in before if path.name[0] != "."
-    ]
-
-
 def test_data_of_other_sizes_are_not_those_of_the_run(mixed: Path) -> None:
     folder = whole(mixed, training__steps=1)
     mixed.write_text(mixed.read_text().replace("CCCCN\n", "CCCN\n"))

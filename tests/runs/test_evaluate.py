@@ -121,7 +121,7 @@ def test_a_run_names_its_own_training_and_test_set(tmp_path: Path) -> None:
     whole = str(tmp_path / "mine.smi")
     _, everything = evaluation.references(str(run), whole)
     assert everything.smiles == set(smiles)
-    shared = evaluation.compare([], outcome.train, everything, size=8, with_fcd=False)
+    shared = evaluation.compare([], outcome.train, everything, sizes=(8,), with_fcd=False)
     assert any("share 7 molecules" in note for note in shared.notes)
 
     split = json.loads((run / "split.json").read_text())
