@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+from math import exp
 from pathlib import Path
 
 import pytest
@@ -258,3 +259,28 @@ def test_a_trained_model_is_asked_about_other_constants(here: Path) -> None:
         "infer", "-i", "open.mln", "--size", "3", "-q", "Smokes"
     )
     assert "unknown predicate" in error_of("infer", "-i", "run", "-e", "evidence.db", "-q", "Tall")
+
+
+def test_weights_are_learned_from_databases_with_their_own_constants(here: Path) -> None:
+    (here / "open.mln").write_text(
+        "Smokes(person)\nCancer(person)\n0 Smokes(x)\n0 Smokes(x) => Cancer(x)\n"
+    )
+    (here / "a.db").write_text("Smokes(Anna)\nCancer(Anna)\nCancer(Bob)\n---\nSmokes(Bob)\n")
+    (here / "b.db").write_text("Smokes(Xaver)\nCancer(Xaver)\nCancer(Yann)\nSmokes(Zoe)\n")
+    done = run("learn", "-i", "open.mln", "-t", "a.db", "-t", "b.db", "-o", "learned.mln")
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "3 worlds of 2 domains (2, 3 constants)" in done.output
+    learned = read_mln("learned.mln")
+    assert not learned.domain
+    # Seven persons, of whom four smoke and two of these have cancer; all are independent.
+    smokes, implies = (one.weight or 0 for one in learned.formulas)
+    chance = [2 * exp(implies), exp(smokes) * (1 + exp(implies))]  # who does not smoke, who smokes
+    assert chance[1] / sum(chance) == pytest.approx(4 / 7, abs=0.01)
+    assert exp(implies) / (1 + exp(implies)) == pytest.approx(2 / 4, abs=0.01)
+    (here / "new.db").write_text("Smokes(Emil)\nCancer(Fred)\n")
+    done = run("infer", "-i", "learned.mln", "-e", "new.db", "-q", "Smokes(Fred)", "-o", "new.csv")
+    assert done.exit_code == 0, done.output
+    odds = exp(smokes + implies) / exp(implies)
+    assert float(rows(here / "new.csv")[0]["probability"]) == pytest.approx(
+        odds / (1 + odds), abs=1e-6
+    )
