@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+from math import exp
 from pathlib import Path
 
 import pytest
@@ -221,3 +222,65 @@ def test_learning_refuses_what_it_cannot_use(here: Path) -> None:
     (here / "broken.db").write_text("Cancer(Anna)\nFriends(Anna, Bob)\nCancer(Bob)\n")
     broken = error_of("learn", "-t", "broken.db", "-i", "model.mln")
     assert "world 0 of the data violates the hard formula" in broken
+
+
+def test_a_trained_model_is_asked_about_other_constants(here: Path) -> None:
+    """A model of formulas alone, so that the probabilities are those of the formulas."""
+    (here / "open.mln").write_text(MODEL.replace("person = {Anna, Bob, Carl}\n", ""))
+    (here / "train.db").write_text(
+        "Smokes(Anna)\nCancer(Anna)\nFriends(Anna, Bob)\n---\nSmokes(Bob)\n"
+    )
+    settings = ["model.potential=formula", "model.base=false", "training.steps=0",
+                "training.processes=1", "chains.replicas=4", "training.batch=4"]  # fmt: skip
+    changes = [word for one in settings for word in ("--set", one)]
+    done = run("learn", "-i", "open.mln", "-t", "train.db", "-o", "run", *changes)
+    assert done.exit_code == 0, done.output
+    known = "Friends(Xaver, Yann)\n0.8 Smokes(Xaver)\n!Cancer(Zoe)\n"
+    (here / "new.db").write_text(known)
+    done = run("infer", "-i", "run", "-e", "new.db", "-q", "Cancer,Smokes", "-o", "run.csv")
+    assert done.exit_code == 0, done.output
+    assert "put on the constants of the evidence: 3." in done.output
+    done = run("infer", "-i", "open.mln", "-e", "new.db", "-q", "Cancer,Smokes", "-o", "mln.csv")
+    assert done.exit_code == 0, done.output
+    found, expected = (
+        {row["query"]: float(row["probability"]) for row in rows(here / name)}
+        for name in ("run.csv", "mln.csv")
+    )
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert found["Cancer(Zoe)"] == 0
+    (here / "old.db").write_text("Smokes(Anna)\n")
+    done = run("infer", "-i", "run", "-e", "old.db", "-q", "Smokes")
+    assert "Smokes(Bob)" in done.output
+    assert "put on" not in done.output
+    with pytest.warns(UserWarning, match="size 3: it was trained on 2"):
+        done = run("infer", "-i", "run", "--size", "3", "-q", "Smokes")
+    assert "Smokes(2)" in done.output
+    assert "this is a .mln file" in error_of(
+        "infer", "-i", "open.mln", "--size", "3", "-q", "Smokes"
+    )
+    assert "unknown predicate" in error_of("infer", "-i", "run", "-e", "evidence.db", "-q", "Tall")
+
+
+def test_weights_are_learned_from_databases_with_their_own_constants(here: Path) -> None:
+    (here / "open.mln").write_text(
+        "Smokes(person)\nCancer(person)\n0 Smokes(x)\n0 Smokes(x) => Cancer(x)\n"
+    )
+    (here / "a.db").write_text("Smokes(Anna)\nCancer(Anna)\nCancer(Bob)\n---\nSmokes(Bob)\n")
+    (here / "b.db").write_text("Smokes(Xaver)\nCancer(Xaver)\nCancer(Yann)\nSmokes(Zoe)\n")
+    done = run("learn", "-i", "open.mln", "-t", "a.db", "-t", "b.db", "-o", "learned.mln")
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "3 worlds of 2 domains (2, 3 constants)" in done.output
+    learned = read_mln("learned.mln")
+    assert not learned.domain
+    # Seven persons, of whom four smoke and two of these have cancer; all are independent.
+    smokes, implies = (one.weight or 0 for one in learned.formulas)
+    chance = [2 * exp(implies), exp(smokes) * (1 + exp(implies))]  # who does not smoke, who smokes
+    assert chance[1] / sum(chance) == pytest.approx(4 / 7, abs=0.01)
+    assert exp(implies) / (1 + exp(implies)) == pytest.approx(2 / 4, abs=0.01)
+    (here / "new.db").write_text("Smokes(Emil)\nCancer(Fred)\n")
+    done = run("infer", "-i", "learned.mln", "-e", "new.db", "-q", "Smokes(Fred)", "-o", "new.csv")
+    assert done.exit_code == 0, done.output
+    odds = exp(smokes + implies) / exp(implies)
+    assert float(rows(here / "new.csv")[0]["probability"]) == pytest.approx(
+        odds / (1 + odds), abs=1e-6
+    )

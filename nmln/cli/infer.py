@@ -120,6 +120,14 @@ def infer(
     hottest: Annotated[
         float, typer.Option(help="Highest temperature; the lowest is 1 (.mln models only).")
     ] = 10.0,
+    size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of constants, for a trained model of several sizes, or on another one.",
+            show_default="those of the evidence",
+        ),
+    ] = None,
     kernel: Annotated[
         str | None,
         typer.Option(
@@ -159,7 +167,7 @@ def infer(
     posed = inference.pose(
         model, evidence, query,
         closed=_names(closed), opened=_names(opened), formulas=formula or (),
-        levels=levels, hottest=hottest,
+        levels=levels, hottest=hottest, size=size,
     )  # fmt: skip
     memory = posed.memory(chains)
     typer.echo(f"{posed} About {max(1, memory // 2**20):,} MiB for the chains.", err=True)

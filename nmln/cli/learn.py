@@ -16,6 +16,7 @@ from nmln.cli.common import (
     warn,
 )
 from nmln.cli.train import train
+from nmln.errors import InputError
 
 if TYPE_CHECKING:
     from nmln.training.weights import Learned
@@ -34,11 +35,12 @@ def learn(
         Path, typer.Option("-i", "--input", help="A .mln file with predicates and formulas.")
     ],
     data: Annotated[
-        Path,
+        list[Path],
         typer.Option(
             "-t",
             "--train",
-            help="A .db file; a line '---' separates independent worlds; unlisted atoms are false.",
+            help="A .db file; a line '---' separates independent worlds; unlisted atoms are false. May "
+            "be repeated: every file has constants of its own, unless they are declared.",
         ),
     ],
     output: Annotated[
@@ -89,8 +91,20 @@ def learn(
     if config is not None or change:
         reason = "has no effect with --config or --set, which train a network. Leave it out."
         refuse_unused(given, _WEIGHTS, reason)
+        if len(data) > 1:
+            raise InputError(
+                f"a network is trained on one file or folder, but {len(data)} are given. Put the files "
+                "into a folder: nmln train FOLDER --domains each --language FILE.mln",
+                token="--train",
+                kind="unsupported",
+            )
         train(
-            str(data), output=output, config=config, language=model, seed=seed, change=change or []
+            str(data[0]),
+            output=output,
+            config=config,
+            language=model,
+            seed=seed,
+            change=change or [],
         )
         return
     one_thread()
@@ -98,9 +112,9 @@ def learn(
     from nmln.training.weights import Recipe
 
     program, target = learning.read_program(model), learning.target_of(model, output)
-    check_output(target, overwrite, [model, data])
+    check_output(target, overwrite, [model, *data])
     job = learning.begin(program, data, target)
-    typer.echo(f"{len(job.worlds):,} worlds; {job.space.measure}", err=True)
+    typer.echo(str(job), err=True)
     recipe = Recipe(prior=prior, updates=updates, chains=chains)
     with bar("learning") as show:
         found = learning.run(job, recipe, seed=seed, exactly=exact, progress=show)

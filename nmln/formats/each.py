@@ -19,18 +19,26 @@ def encode_each(
     worlds: Sequence[Facts],
     domain: Domain | None = None,
     formulas: tuple[WeightedFormula, ...] = (),
+    *,
+    by_file: bool = False,
 ) -> Parsed:
     """Closed worlds, each over the constants that it names, with a bucket for every size.
 
-    Sorts in `domain` have the same constants in all worlds. Where two worlds of a size name different
-    constants of a sort, these are numbered in the order in which each world names them: a potential does
-    not see names.
+    With `by_file`, a world has the constants that all worlds of its file name. Sorts in `domain` have
+    the same constants in all worlds. Where two worlds of a size have different constants of a sort,
+    these are numbered in the order in which each world, or its file, names them: a potential does not
+    see names.
     """
     buckets: dict[tuple[int, ...], _Bucket] = {}
     rows: list[World] = []
     keys: list[tuple[int, ...]] = []
-    for facts in worlds:
-        own = infer_domain([facts], language, domain)
+    peers: dict[str | int, list[Facts]] = {}
+    homes = [facts.source if by_file else number for number, facts in enumerate(worlds)]
+    for facts, home in zip(worlds, homes, strict=True):
+        peers.setdefault(home, []).append(facts)
+    domains = {home: infer_domain(some, language, domain) for home, some in peers.items()}
+    for facts, home in zip(worlds, homes, strict=True):
+        own = domains[home]
         key = tuple(len(names) for names in own.values())
         bucket = buckets.setdefault(key, _Bucket(own))
         try:

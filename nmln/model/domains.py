@@ -2,7 +2,7 @@
 
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isclose
 from typing import Any, NamedTuple
 
@@ -72,6 +72,42 @@ def of_size(domains: Sequence[Domain], space: Space, size: int) -> Space:
         stacklevel=2,
     )
     return Space(space.language, {sort: size})
+
+
+def holding(
+    domains: Sequence[Domain], space: Space, named: Mapping[str, Sequence[str]]
+) -> tuple[Space, bool]:
+    """The language on the domain that some constants, by sort, belong to; and whether it is a new one.
+
+    It is the domain of the model that has them all. If none has, it is their own: exactly these
+    constants, and those of the model for sorts of which none is named.
+    """
+    known = [one.space for one in domains] or [space]
+    fitting = [
+        one
+        for one in known
+        if all(set(names) <= set(one.domain[sort]) for sort, names in named.items())
+    ]
+    if len(fitting) == 1:
+        return fitting[0], False
+    if fitting:
+        raise InputError(
+            f"the constants do not determine one of the domains of this model ({names_of(fitting)}). "
+            "Choose one: --size N, or evidence on the space model.domains[n].space.",
+            kind="missing",
+        )
+    for sort, names in named.items():
+        last = known[-1].domain[sort]
+        beyond = [name for name in names if name.isdigit() and name not in last]
+        if beyond and isinstance(domain_in_json(known[-1])[sort], int):
+            raise InputError(
+                f"the constants of sort {sort} are numbered from 0 to {len(last) - 1} in this model, "
+                f"got {beyond[0]}. Choose a larger domain with --size, or correct the number.",
+                token=beyond[0],
+                kind="unknown",
+            )
+    own = {sort: named.get(sort) or names for sort, names in space.domain.items()}
+    return Space(space.language, own), True
 
 
 def choose(domains: Sequence[Domain], space: Space, sizes: Sequence[int]) -> tuple[Domain, ...]:

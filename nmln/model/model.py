@@ -293,7 +293,13 @@ class Model:
         virtual: VirtualEvidence | None = None,
         formulas: Sequence[WeightedFormula] = (),
     ) -> Conditional:
-        """The model's distribution given evidence, ready for queries; formulas are added to it."""
+        """The model's distribution given evidence, ready for queries; formulas are added to it.
+
+        It is that on the domain of the evidence, which may be one that was not in the data: see `on`.
+        """
+        about = evidence or virtual
+        if about is not None and (about.space != self.space or self.domains):
+            return self.on(about.space).given(evidence, virtual, formulas)
         refuse_several(self.domains, "a query")
         return Conditional.of_levels(
             self.level(-1),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nmln.buckets import name_of
 from nmln.counting import worlds_text
 from nmln.errors import InputError, placed
 from nmln.evidence import Evidence, VirtualEvidence
@@ -17,6 +18,7 @@ from nmln.inference.conditional import HOTTEST, LEVELS
 from nmln.inference.queries import read_queries
 from nmln.logic import Atom, Formula, WeightedFormula, parts
 from nmln.model import Model, load
+from nmln.model.domains import holding, of_size
 from nmln.potentials.formula import FormulaPotential
 from nmln.runs.conditions import read_formula, read_formulas
 from nmln.space import Space
@@ -33,6 +35,7 @@ class Posed:
     conditional: Conditional
     closed: tuple[str, ...]  # predicates whose unlisted atoms are false
     groundings: int  # of all formulas
+    new: bool = False  # whether the constants are those of the evidence, unknown to a trained model
 
     @property
     def space(self) -> Space:
@@ -50,7 +53,10 @@ class Posed:
         closed = f" Closed: {', '.join(self.closed)}." if self.closed else ""
         grounded = f", {self.groundings:,} groundings of formulas" if self.groundings else ""
         many = worlds_text(evidence.counts)
-        return f"{self.space.measure}{grounded}; {free:,} groups are free, {many} worlds.{closed}"
+        found = f"{self.space.measure}{grounded}; {free:,} groups are free, {many} worlds.{closed}"
+        if self.new:
+            found += f" The model is put on the constants of the evidence: {name_of(self.space)}."
+        return found
 
 
 def pose(
@@ -63,11 +69,13 @@ def pose(
     formulas: Sequence[str] = (),
     levels: int = LEVELS,
     hottest: float = HOTTEST,
+    size: int | None = None,
 ) -> Posed:
     """A model from `.mln` files, the folder of a trained model, or both, given the evidence in a file.
 
-    Formulas of several inputs are added. `closed` names predicates whose unlisted atoms are false; `*`
-    stands for all that `query` does not ask for and `opened` does not name.
+    A trained model is put on the domain of the evidence, or on one of `size` constants. Formulas of
+    several inputs are added. `closed` names predicates whose unlisted atoms are false; `*` stands for
+    all that `query` does not ask for and `opened` does not name.
     """
     if not inputs:
         raise InputError(
@@ -83,8 +91,13 @@ def pose(
         )
     model = _load(folders[0]) if folders else None
     program = None if model is not None else read_mln(programs[0])
-    with placed(programs[0] if programs else None):
-        space = model.space if model is not None else _space(program, known)
+    if model is None:
+        with placed(programs[0]):
+            space, new = _space(program, known, size), False
+    else:
+        with placed(evidence or folders[0]):
+            space, new = _domain(model, known, size)
+            model = model.on(space)
     added: list[WeightedFormula] = [] if program is None else list(program.formulas)
     for path in programs if model is not None else programs[1:]:
         added += read_formulas(space, path)
@@ -97,7 +110,7 @@ def pose(
         certain = Evidence.of(space, [], names)
     virtual = None if known is None else known.virtual(space, certain)
     conditional = _conditional(model, space, added, certain, virtual, levels, hottest)
-    return Posed(conditional, tuple(names), _groundings(conditional))
+    return Posed(conditional, tuple(names), _groundings(conditional), new)
 
 
 def _load(folder: Path) -> Model:
@@ -110,11 +123,29 @@ def _load(folder: Path) -> Model:
     return load(folder)
 
 
-def _space(program: Program | None, known: Known | None) -> Space:
+def _space(program: Program | None, known: Known | None, size: int | None) -> Space:
     """The space of a program over its own constants and those of the evidence."""
     assert program is not None
-    worlds: list[Facts] = [] if known is None else [known.facts, known.reports]
-    return Space(program.language, infer_domain(worlds, program.language, program.domain))
+    if size is not None:
+        raise InputError(
+            "--size chooses a domain of a trained model, but this is a .mln file. Declare constants in "
+            "it instead.",
+            token="--size",
+            kind="unsupported",
+        )
+    return Space(program.language, infer_domain(_facts(known), program.language, program.domain))
+
+
+def _domain(model: Model, known: Known | None, size: int | None) -> tuple[Space, bool]:
+    """The space of a trained model for the constants of the evidence, and whether they are new."""
+    if size is not None:
+        return of_size(model.domains, model.space, size), False
+    named = infer_domain(_facts(known), model.space.language)
+    return holding(model.domains, model.space, named)
+
+
+def _facts(known: Known | None) -> list[Facts]:
+    return [] if known is None else [known.facts, known.reports]
 
 
 def _conditional(

@@ -1,17 +1,18 @@
-"""Learning the weights of the formulas in a `.mln` file from the worlds in a `.db` file."""
+"""Learning the weights of the formulas in a `.mln` file from the worlds in `.db` files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Generator
 
-from nmln.errors import InputError
-from nmln.formats.db import read_db
+from nmln.buckets import names_of
+from nmln.errors import InputError, placed
+from nmln.formats.db import read_facts
+from nmln.formats.each import encode_each
 from nmln.formats.mln import Program, read_mln, write_mln
-from nmln.space import Space
+from nmln.formats.registry import Parsed
 from nmln.training.weights import Learned, Recipe, learn_weights
-from nmln.types import Worlds
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,14 @@ class LearningJob:
     """Formulas, the worlds to learn their weights from, and the file for the result."""
 
     program: Program
-    space: Space
-    worlds: Worlds
+    worlds: Parsed
     target: Path
+
+    def __str__(self) -> str:
+        spaces = self.worlds.spaces
+        several = f" of {len(spaces)} domains ({names_of(spaces)} constants)" if spaces[1:] else ""
+        largest = max(spaces, key=lambda space: space.groups)
+        return f"{len(self.worlds):,} worlds{several}; {largest.measure}"
 
 
 def target_of(model: Path, output: Path | None) -> Path:
@@ -48,10 +54,15 @@ def read_program(model: Path) -> Program:
     return program
 
 
-def begin(program: Program, data: Path, target: Path) -> LearningJob:
-    """Read the worlds; unlisted atoms are false."""
-    space, worlds = read_db(data, program.language, program.domain)
-    return LearningJob(program, space, worlds, target)
+def begin(program: Program, data: Sequence[Path], target: Path) -> LearningJob:
+    """Read the worlds; unlisted atoms are false.
+
+    Every file has constants of its own, in all of its worlds together, unless the program declares them.
+    """
+    facts = [world for path in data for world in read_facts(path)]
+    with placed(data[0]):
+        found = encode_each(program.language, facts, program.domain, by_file=True)
+    return LearningJob(program, found, target)
 
 
 def run(
@@ -74,8 +85,9 @@ def run(
     """
     rng = Generator().manual_seed(seed)
     found = learn_weights(
-        job.space, job.program.formulas, job.worlds, rng, recipe, exactly=exactly, progress=progress
-    )
+        job.worlds.buckets, job.program.formulas, None, rng, recipe, exactly=exactly,
+        progress=progress,
+    )  # fmt: skip
     learned = Program(job.program.language, dict(job.program.domain), found.formulas)
     write_mln(job.target, learned)
     return found

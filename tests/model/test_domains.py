@@ -16,6 +16,7 @@ from nmln.errors import InputError
 from nmln.language import Attribute, Language, predicate
 from nmln.model import Model
 from nmln.model.assembly import from_description
+from nmln.model.domains import holding
 from nmln.molecules.chemistry import encode_all, space_for
 from nmln.potentials.graph import GraphPotential
 from nmln.space import Space
@@ -164,6 +165,45 @@ def test_domains_that_are_none_are_refused(model: Model, name: str) -> None:
     with pytest.raises(InputError) as error:
         from_description({**model.describe(), "domains": FORGED[name]}, "model.json")
     assert error.value.source == "model.json"
+
+
+def test_a_query_is_about_the_domain_of_its_evidence(model: Model) -> None:
+    for size in (3, 6):  # one of the data, and another one
+        space = space_for(ATOMS, size)
+        evidence = nmln.Evidence.of(space, [nmln.Literal("atom", ("0", "O"))])
+        asked = model.given(evidence)
+        assert asked.space == space
+        worlds = encode_all(space, ["C" * (size - 1) + "O"]).worlds
+        score = model.on(space).level(-1).score(worlds[None])
+        assert torch.equal(asked.target.score(worlds[None]), score)
+    space = space_for(ATOMS, 2)
+    with torch.no_grad():
+        chances = model.on(space).level(-1).score(space.enumerate()[None])[0].double().softmax(0)
+    exact = float(chances[space.enumerate()[:, 0] == 2].sum())
+    evidence = nmln.Evidence.none(space)
+    assert model.given(evidence).marginals("atom(0, O)").answers[0].value == pytest.approx(exact)
+    report = nmln.VirtualEvidence.of(space, [(nmln.Literal("atom", ("0", "O")), 0.8)], evidence)
+    odds = exact / (1 - exact) * 4
+    found = model.given(None, report).marginals("atom(0, O)").answers[0].value
+    assert found == pytest.approx(odds / (1 + odds))
+    other = Space(Language(predicate("p", "node")), {"node": 2})
+    with pytest.raises(InputError, match="another language"):
+        model.given(nmln.Evidence.none(other))
+
+
+def test_constants_find_their_domain(model: Model) -> None:
+    assert holding(model.domains, model.space, {"node": ("4",)}) == (model.domains[2].space, False)
+    with pytest.raises(InputError, match=r"\(4, 5\)\. Choose one: --size N"):
+        holding(model.domains, model.space, {"node": ("3", "1")})
+    with pytest.raises(InputError, match=r"numbered from 0 to 4 in this model, got 5\."):
+        holding(model.domains, model.space, {"node": ("0", "5")})
+    space, new = holding(model.domains, model.space, {"node": ("a", "b")})
+    assert (space.domain, new) == ({"node": ("a", "b")}, True)
+    language = Language(predicate("owns", "person", "thing"))
+    space = Space(language, {"person": ["Anna"], "thing": ["car", "cat"]})
+    assert holding((), space, {"person": (), "thing": ("cat",)}) == (space, False)
+    found, new = holding((), space, {"person": ("Bob", "Anna"), "thing": ()})
+    assert (found.domain, new) == ({"person": ("Bob", "Anna"), "thing": ("car", "cat")}, True)
 
 
 def test_what_needs_one_domain_says_so(model: Model) -> None:
