@@ -170,11 +170,16 @@ def _by_size(outcome: "EvaluationOutcome") -> "Table":
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title="By size", title_justify="left")
+    last = max(outcome.evaluated[0].found.test.marks)
+    table = Table(
+        title="By size",
+        title_justify="left",
+        caption=f"test, train: share of the set that is covered; t = {last:,}: test molecules among "
+        "the t most frequent",
+        caption_justify="left",
+    )
     table.add_column("", overflow="fold")
-    marks = outcome.evaluated[0].found.test.marks
-    for name in ("heavy atoms", "attempts", "valid", "covered test", "covered train",
-                 f"test@{max(marks):,}"):  # fmt: skip
+    for name in ("atoms", "attempts", "valid", "test", "train", f"t = {last:,}"):
         table.add_column(name, justify="right")
     for one in outcome.evaluated:
         table.add_section()
@@ -185,9 +190,9 @@ def _by_size(outcome: "EvaluationOutcome") -> "Table":
                 str(size),
                 f"{found.samples.attempts:,}" if part.attempts_known else "-",
                 _interval(found.valid) if part.attempts_known else "-",
-                _interval(found.coverage_test),
-                _interval(found.coverage_train),
-                f"{found.test.at(max(marks)):,.1f}",
+                _share(found.coverage_test),
+                _share(found.coverage_train),
+                f"{found.test.at(last):,.1f}",
             )
     return table
 

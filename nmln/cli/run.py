@@ -179,6 +179,13 @@ def _show(outcome: "JobOutcome", seconds: float) -> None:
         typer.secho("note: ", fg="yellow", nl=False, err=True)
         typer.echo(text, err=True)
     Console(highlight=False).print(_table(outcome))
+    for size, (found, known) in outcome.by_size.items():
+        valid = (
+            f"{_percent(found.valid.value)} of {found.samples.attempts:,} valid, " if known else ""
+        )
+        typer.echo(
+            f"size {size}: {valid}{_percent(found.coverage_test.value)} of the test set covered"
+        )
     spent = ", ".join(f"{name} {_clock(one)}" for name, one in outcome.seconds.items())
     typer.echo(f"Time: {_clock(seconds)} now; {spent}.")
     typer.echo(f"Report: {outcome.report}")

@@ -3,8 +3,8 @@
 import csv
 import io
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ class JobOutcome:
     seconds: dict[str, float]
     findings: list[str]
     written: tuple[Path, ...]
+    by_size: Mapping[int, evaluation.SizeEvaluation] = field(default_factory=dict)  # of the target
 
     @property
     def report(self) -> Path:
@@ -81,7 +82,8 @@ def conclude(folder: Path, again: str, say: Callable[[str], None]) -> JobOutcome
     _, wrong = parts.level_findings(levels)
     seconds = {"training": told.seconds, "generating": float(summary["seconds"])}
     findings = [*wrong, *summary["findings"]]
-    return JobOutcome(folder, levels, seconds, findings, (path, *curves, *found.written))
+    by_size = found.evaluated[-1].by_size
+    return JobOutcome(folder, levels, seconds, findings, (path, *curves, *found.written), by_size)
 
 
 def read_summary(path: Path) -> dict[str, Any]:
