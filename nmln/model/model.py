@@ -23,6 +23,7 @@ from nmln.model.generation import MOST_TRIES, collect, decoder_for
 from nmln.model.pretrained import folder_of
 from nmln.model.start import start_from, started_settings
 from nmln.potentials.base import BasePotential
+from nmln.potentials.independent import MARGINALS
 from nmln.potentials.scaled import ScaledPotential
 from nmln.sampler import Observer
 from nmln.space import Space
@@ -320,8 +321,13 @@ class Model:
         return self.potential.at_levels([level]).to(self.potential.dtype)
 
     def save(self, path: str | Path) -> None:
-        """Save the model as a directory of tensors and JSON."""
-        save_model(Path(path), dict(self.potential.state_dict()), self.describe())
+        """Save the model as a directory of tensors and JSON; that of `on` as one of one domain."""
+        tensors = dict(self.potential.state_dict())
+        if not self.domains:
+            tensors = {
+                name: tensor for name, tensor in tensors.items() if not name.endswith(MARGINALS)
+            }
+        save_model(Path(path), tensors, self.describe())
 
     @staticmethod
     def load(path: str | Path) -> "Model":

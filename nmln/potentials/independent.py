@@ -22,6 +22,8 @@ from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Valu
 
 Sizes = Mapping[str, int]
 """The number of constants of every sort."""
+MARGINALS = ("known_sizes", "known_numbers")
+"""The tensors with the marginals of all domains; the table of one domain does not need them."""
 
 
 class _Marginals(NamedTuple):

@@ -18,6 +18,7 @@ from nmln.model import Model
 from nmln.model.assembly import from_description
 from nmln.model.domains import holding
 from nmln.molecules.chemistry import encode_all, space_for
+from nmln.noise import uniform
 from nmln.potentials.graph import GraphPotential
 from nmln.space import Space
 from tests.molecules.test_sizes import FIVE, THREE
@@ -125,6 +126,17 @@ def test_a_saved_model_is_read_back(model: Model, tmp_path: Path) -> None:
     assert torch.equal(
         back.on(world).potential.score(values), model.on(world).potential.score(values)
     )
+
+
+def test_the_model_of_one_domain_is_saved_without_the_others(model: Model, tmp_path: Path) -> None:
+    for number, size in enumerate((4, 7)):
+        one = model.on(Space(model.space.language, {"node": size}))
+        one.save(tmp_path / str(number))
+        again = Model.load(tmp_path / str(number))
+        assert again.space == one.space
+        assert not again.domains
+        worlds = uniform(one.space, 3, 20, Generator().manual_seed(0))
+        torch.testing.assert_close(again.potential.score(worlds), one.potential.score(worlds))
 
 
 def test_levels_are_taken_on_every_domain(model: Model) -> None:
