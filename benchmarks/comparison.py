@@ -166,11 +166,15 @@ def table(rows: dict[str, dict[str, Any]], cut: str) -> list[str]:
 
 
 def nats(row: dict[str, Any]) -> str:
+    """Of the test molecules; those that a model cannot write are left out and counted."""
     found = row["likelihood"] or {}
-    value = found.get("test_molecules")
+    value, lacking = found.get("test_molecules"), found.get("test_molecules_impossible")
+    if value is None and lacking:
+        value = found["test_molecules_possible"]
     if value is None:
         return "-"
-    return f"{'at least ' if found.get('exact') is False else ''}{value:.2f}"
+    bound = "at least " if found.get("exact") is False else ""
+    return f"{bound}{value:.2f}" + (f" (without {lacking})" if lacking else "")
 
 
 def minutes(row: dict[str, Any], step: str) -> str:
