@@ -86,8 +86,11 @@ def degrees(graph: nx.Graph) -> np.ndarray:
 
 def clustering(graph: nx.Graph) -> np.ndarray:
     """The share of the nodes whose clustering coefficient is in each bin or below, per bin."""
-    values = list(nx.clustering(graph).values())
-    return np.histogram(values, bins=BINS, range=(0, 1))[0].cumsum() / len(graph) / BINS
+    found = nx.clustering(graph)
+    assert isinstance(found, dict)
+    return (
+        np.histogram(list(found.values()), bins=BINS, range=(0, 1))[0].cumsum() / len(graph) / BINS
+    )
 
 
 # The orbit of a node by the sorted degrees of an induced subgraph, and by its own degree there.
@@ -114,7 +117,7 @@ def orbit_counts(graph: nx.Graph) -> np.ndarray:
 
     Connected graphs of up to 4 nodes, and only they, are determined by their degrees.
     """
-    links = nx.to_numpy_array(graph, dtype=np.int64)
+    links = nx.to_numpy_array(graph, dtype=np.dtype(int))
     counts = np.zeros((len(links), 1 + max(max(own.values()) for own in ORBITS.values())))
     for size in (2, 3, 4):
         chosen = np.array(list(combinations(range(len(links)), size)), dtype=np.int64)
@@ -243,7 +246,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=5.0, help="CPU minutes of training")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
