@@ -71,6 +71,24 @@ class Bucketed:
         return tuple(found)
 
 
+def in_buckets(
+    space: Space | Sequence[Bucket], worlds: Integer[Tensor, "worlds groups"] | None
+) -> list[Bucket]:
+    """Data given as a space and its worlds, or in buckets already; refuses those without worlds."""
+    if isinstance(space, Space):
+        found = [] if worlds is None else [Bucket(space, worlds)]
+    elif worlds is not None:
+        raise InputError(
+            "buckets have their worlds in them. Give either a space and worlds, or buckets.",
+            kind="conflict",
+        )
+    else:
+        found = list(space)
+    if not found or not all(len(bucket.worlds) for bucket in found):
+        raise InputError("there are no worlds to learn from. Give at least one.", kind="empty")
+    return found
+
+
 def sorted_out(
     spaces: Sequence[Space], rows: Sequence[Integer[Tensor, "..."]], homes: Sequence[int]
 ) -> tuple[tuple[Bucket, ...], Int64[Tensor, " worlds"]]:

@@ -8,7 +8,7 @@ from typing import Any
 from jaxtyping import Integer
 from torch import Generator, Tensor
 
-from nmln.buckets import Bucket, names_of
+from nmln.buckets import Bucket, in_buckets, names_of
 from nmln.checkpoint import MODEL, load_model, save_model
 from nmln.config import Config, override
 from nmln.errors import InputError
@@ -65,7 +65,7 @@ class Model:
             start: a model whose weights this one starts with. It has the same language, but may have
                 other domains, levels and values of attributes.
         """
-        buckets = _buckets(space, worlds)
+        buckets = in_buckets(space, worlds)
         config = config or (Config() if start is None else started_settings(start))
         potential = new_potential(buckets, config, formulas)
         if start is not None:
@@ -93,7 +93,7 @@ class Model:
             report: called after every step with its metrics.
             start: a model whose weights this one starts with, as in `build`.
         """
-        buckets = _buckets(space, worlds)
+        buckets = in_buckets(space, worlds)
         model = Model.build(buckets, config=config, formulas=formulas, start=start)
         trainer = Trainer(model.potential, buckets, model.config)
         if model.config.training.minutes is not None:
@@ -383,24 +383,6 @@ class Model:
         """A model with this description, its parameters still to be filled in."""
         made = from_description(content, source)
         return Model(made.space, made.potential, made.config, made.formulas, made.domains)
-
-
-def _buckets(
-    space: Space | Sequence[Bucket], worlds: Integer[Tensor, "worlds groups"] | None
-) -> list[Bucket]:
-    """The data of a model in buckets; refuses those without worlds."""
-    if isinstance(space, Space):
-        found = [] if worlds is None else [Bucket(space, worlds)]
-    elif worlds is not None:
-        raise InputError(
-            "buckets have their worlds in them. Give either a space and worlds, or buckets.",
-            kind="conflict",
-        )
-    else:
-        found = list(space)
-    if not found or not all(len(bucket.worlds) for bucket in found):
-        raise InputError("there are no worlds to train on. Give at least one.", kind="empty")
-    return found
 
 
 def _share(attempts: int | None, count: int, total: int) -> int | None:

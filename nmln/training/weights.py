@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float64, Integer
 from torch import Generator, Tensor
 
-from nmln.buckets import Bucket, name_of, shares_of
+from nmln.buckets import Bucket, in_buckets, name_of, shares_of
 from nmln.counting import more_than
 from nmln.errors import InputError
 from nmln.exchange import start_walkers
@@ -103,13 +103,7 @@ def learn_weights(
     that are kept from update to update. Data of several domains are given in buckets, without `worlds`.
     """
     recipe = recipe or Recipe()
-    buckets: list[Bucket]
-    if isinstance(space, Space):
-        buckets = [] if worlds is None else [Bucket(space, worlds)]
-    else:
-        buckets = list(space)
-    if not buckets or not all(len(bucket.worlds) for bucket in buckets):
-        raise InputError("there are no worlds to learn from. Give at least one.", kind="empty")
+    buckets = in_buckets(space, worlds)
     model = FormulaPotential(buckets[0].space, formulas, dtype=torch.float64)
     if not model.soft:
         raise InputError("there is no weight to learn: every formula is hard.", kind="empty")

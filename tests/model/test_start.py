@@ -1,0 +1,66 @@
+"""Models that start from the weights of another one."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nmln.config import Config, override
+from nmln.errors import InputError
+from nmln.ladders import Ladder
+from nmln.model import Model
+from nmln.model.start import started_settings
+from tests.model.test_domains import CONFIG, buckets
+
+
+def first() -> Model:
+    """A model of one size whose weights differ from level to level."""
+    model = Model.build([buckets()[1]], config=CONFIG)
+    with torch.no_grad():
+        for parameter in model.potential.parameters():
+            scale = torch.arange(1.0, 4.0).view(-1, *[1] * (parameter.ndim - 1))
+            parameter.mul_(scale if parameter.requires_grad else 1)
+    return model
+
+
+def test_the_nearest_level_is_the_one_with_the_nearest_rate() -> None:
+    ladder = Ladder((0.3, 0.1, 0.02))
+    assert [ladder.nearest(rate) for rate in (0.5, 0.3, 0.19, 0.07, 0.05, 0.001)] == [
+        0, 0, 1, 1, 2, 2,
+    ]  # fmt: skip
+
+
+def test_settings_of_the_potential_are_taken_over_and_others_are_not() -> None:
+    old = first()
+    config = started_settings(old)
+    assert (config.model.layers, config.model.hidden) == (1, 4)
+    assert config.ladder == Config().ladder
+    made = Model.build(buckets(), start=old)
+    assert made.config == config
+    own, known = (dict(model.potential.named_parameters()) for model in (made, old))
+    levels = [Ladder(CONFIG.ladder.rates).nearest(rate) for rate in made.config.ladder.rates]
+    name = "parts.0.potential.update.0"
+    assert torch.equal(own[name], known[name][levels])
+    assert own[name].data_ptr() != known[name].data_ptr(), "copied, not shared"
+
+
+@pytest.mark.parametrize(
+    "change", [{"model.hidden": 5}, {"model.base": False}, {"model.potential": "fragment"}]
+)
+def test_another_form_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(InputError) as error:
+        Model.build(buckets(), config=override(CONFIG, change), start=first())
+    assert (error.value.kind, error.value.token) == ("conflict", next(iter(change)))
+
+
+def test_pieces_can_be_counted_from_now_on_and_a_fit_starts_there() -> None:
+    old = first()
+    config = replace(CONFIG, model=replace(CONFIG.model, pieces=True))
+    made = Model.build([buckets()[1]], config=config, start=old)
+    values = buckets()[1].worlds[:5].expand(3, -1, -1)
+    assert torch.allclose(made.potential.score(values), old.potential.score(values))
+    weights = made.potential.state_dict()
+    assert weights["parts.2.weight"].tolist() == [0, 0, 0]
+    fitted = Model.fit([buckets()[1]], config=override(config, {"training.steps": 1}), start=old)
+    moved = fitted.potential.state_dict()["parts.0.potential.update.0"]
+    assert torch.allclose(moved, weights["parts.0.potential.update.0"], atol=0.1)
