@@ -53,6 +53,8 @@ bench: $(READY) ## measure speed as ratios in one run
 	$(BIN)/python -m benchmarks.inference
 	$(BIN)/python -m benchmarks.knowledge
 	$(BIN)/python -m benchmarks.molecules
+	$(BIN)/python -m benchmarks.domains
+	$(BIN)/python -m benchmarks.baselines
 
 docs: $(READY) ## build the pages into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
