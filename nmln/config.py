@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from math import isfinite
@@ -23,6 +23,18 @@ _WHOLE = 2**63  # whole numbers must be smaller than this in size
 RATES = (0.08, 0.045, 0.02, 0.006, 0.001)  # even swap probabilities on molecules of 10 atoms
 
 # The comment above a setting is its meaning in docs/reference/settings.md.
+
+
+def _in_json(settings: Any, later: Sequence[str]) -> dict[str, Any]:
+    """Settings as JSON values, `later` ones only where they are not the defaults.
+
+    So the files of runs that do not use them are those of earlier versions.
+    """
+    default, found = type(settings)(), json.loads(json.dumps(asdict(settings)))
+    for name in later:
+        if getattr(settings, name) == getattr(default, name):
+            del found[name]
+    return found
 
 
 @dataclass(frozen=True)
@@ -52,15 +64,8 @@ class DataConfig:
     domains: Literal["common", "each"] = "common"
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as JSON values; those of several domains only where they are not the defaults.
-
-        So the files of runs on one domain are those of earlier versions.
-        """
-        default, found = DataConfig(), json.loads(json.dumps(asdict(self)))
-        for name in ("sizes", "max_size", "least_share", "domains"):
-            if getattr(self, name) == getattr(default, name):
-                del found[name]
-        return found
+        """The settings as JSON values; those of several domains only where they are not the defaults."""
+        return _in_json(self, ("sizes", "max_size", "least_share", "domains"))
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,9 @@ class ModelConfig:
     networks: int = 1
     # experimental, no results on molecules so far: residual connections in the `graph` network
     residual: bool = False
+    # a node of the `graph` network takes the mean of what it hears along a relation, not the sum;
+    # needed with many layers, where sums grow from layer to layer
+    mean_messages: bool = False
     # soft bound on the score of each network, in nats; 0: no bound. Keeps worlds that no chain
     # visits from running away
     bound: float = 50.0
@@ -112,6 +120,10 @@ class ModelConfig:
     pieces: bool = False
     # seed of the first parameters of the networks; change it for an independent run
     seed: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON values."""
+        return _in_json(self, ("mean_messages",))
 
 
 @dataclass(frozen=True)
@@ -238,7 +250,8 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values: tuples become lists."""
-        return {**json.loads(json.dumps(asdict(self))), "data": self.data.to_dict()}
+        found = json.loads(json.dumps(asdict(self)))
+        return {**found, "data": self.data.to_dict(), "model": self.model.to_dict()}
 
 
 def configure(

@@ -415,7 +415,13 @@ class _Recomputed(torch.autograd.Function):
 
 def _network(space: Space, levels: int, model: ModelConfig, rng: Generator) -> GraphPotential:
     return GraphPotential(
-        space, levels, model.layers, model.hidden, residual=model.residual, rng=rng
+        space,
+        levels,
+        model.layers,
+        model.hidden,
+        residual=model.residual,
+        mean_messages=model.mean_messages,
+        rng=rng,
     )
 
 

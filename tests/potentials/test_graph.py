@@ -32,6 +32,16 @@ def test_presets_have_the_sizes_of_the_paper_and_of_a_small_machine() -> None:
         GraphPotential.preset("huge", space, 1)
 
 
+def test_ten_layers_of_means_start_with_small_scores_and_ten_layers_of_sums_do_not() -> None:
+    space = Space(MOLECULES, {"node": 10})
+    noise = random_worlds(space, 50).expand(2, -1, -1)
+    means, sums = (
+        GraphPotential.preset("paper", space, 2, mean_messages=mean) for mean in (True, False)
+    )
+    assert means.score(noise).abs().max() < 5
+    assert sums.score(noise).abs().max() > 100
+
+
 @pytest.mark.parametrize("hidden", [16, 128])
 @pytest.mark.parametrize("nodes", [1, 7, 23])
 def test_batches_in_the_cache_score_like_the_plain_network(hidden: int, nodes: int) -> None:
