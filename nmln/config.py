@@ -262,7 +262,11 @@ def configure(
 ) -> Config:
     """A configuration from nested tables, on top of a preset; unknown keys are refused.
 
-    `base` has the settings that neither of them names, in place of the defaults.
+    Args:
+        content: the settings, by section.
+        source: the file that they are from, for messages.
+        preset: the name of the preset.
+        base: the settings that neither of them names, in place of the defaults.
     """
     if preset not in PRESETS:
         raise InputError(

@@ -5,6 +5,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from nmln.files import only_one
 from nmln.model import load_run
 from nmln.runs import stream
 from nmln.runs import workspace as working
-from nmln.runs.specification import SamplingSettings
 from tests.runs.sampling_runs import (
     TINY,
     begin,
@@ -391,8 +391,8 @@ def begun_before(run: Path, name: str, **changes: Any) -> stream.SamplingJob:
     """What a version without blocks of a fixed size left: a part for each of its two processes."""
     place = working.SamplePlace("molecules", run.parent / name)
     new = begin(run, "blueprint", **TINY)
-    old = SamplingSettings(**{**vars(new.settings), "parts": 2, "block": 0})
-    content = {name: value for name, value in vars(old).items() if name not in ("block", "kind")}
+    old = replace(new.settings, parts=2, block=0).described()
+    content = {name: value for name, value in old.items() if name not in ("block", "kind")}
     text = {"settings": {**content, **changes}, "about": {"resume": "again"}}
     working.write_lines(place.home / "parts" / "settings.json", [working.json.dumps(text)])
     return stream.resume(place, new.model)
