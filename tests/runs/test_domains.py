@@ -96,6 +96,7 @@ def test_resuming_gives_the_run_that_was_not_interrupted(mixed: Path, steps: int
     assert lines_of(part) == lines_of(folder)
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_resumed_to_the_same_bytes(mixed: Path) -> None:
     here = mixed.parent
     write_config(here, chains=CHAINS, training={**TRAINING, "steps": 40})

@@ -65,6 +65,7 @@ class Stopped(pipeline.Performer):
         blocks.work_on(job, 2, blocks.Kept(), decoder, interrupted, None, 1000.0)
 
 
+@pytest.mark.slow
 def test_a_job_that_is_stopped_while_it_draws_ends_in_the_same_bytes(
     data: Path, done: pipeline.JobOutcome
 ) -> None:

@@ -185,6 +185,7 @@ def test_blocks_in_any_order_and_parts_give_the_same_bytes(run: Path) -> None:
     assert files(run.parent / "parts") == whole
 
 
+@pytest.mark.slow
 def test_a_killed_sampling_is_resumed_to_the_same_bytes(run: Path) -> None:
     words = ("sample", str(run), "--num-samples", "600", "--chains", "20", "--block-size", "2",
              "--burn-in", "20", "--output")  # fmt: skip
