@@ -216,6 +216,7 @@ def test_pictures_stay_on_their_domain(tmp_path: Path) -> None:
     training.begin(tmp_path / "same", settings(tmp_path / "small.db", **changes), start=start)
 
 
+@pytest.mark.slow
 def test_the_main_job_starts_from_a_run(first: Path, tmp_path: Path) -> None:
     data = tmp_path / "four.smi"
     data.write_text("\n".join(MOLECULES) + "\n")
