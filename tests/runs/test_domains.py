@@ -32,6 +32,7 @@ from tests.runs.runs import (
     weights,
     write_config,
 )
+from tests.runs.several_domains import write_graphs, write_people
 
 CHAINS = {"moves": 2, "replicas": 24}
 TRAINING = {"steps": 12, "batch": 24, "processes": 1, "checkpoint_seconds": 0, "blocks": 2}
@@ -206,11 +207,7 @@ def test_data_of_other_sizes_are_not_those_of_the_run(mixed: Path) -> None:
 
 
 def test_graphs_of_several_sizes_train_one_model(tmp_path: Path) -> None:
-    folder = tmp_path / "graphs"
-    folder.mkdir()
-    for number in range(12):
-        graph = nx.gnp_random_graph(4 + number % 3, 0.4, seed=number)
-        nx.write_graphml(graph, folder / f"{number:02d}.graphml")
+    folder = write_graphs(tmp_path / "graphs")
     run = whole(folder, training__steps=2)
     found = Model.load(run / "model")
     assert [len(one.space.domain["node"]) for one in found.domains] == [4, 5, 6]
@@ -218,14 +215,7 @@ def test_graphs_of_several_sizes_train_one_model(tmp_path: Path) -> None:
 
 
 def test_databases_with_their_own_constants_train_one_model(tmp_path: Path) -> None:
-    people, worlds = ["Anna", "Bob", "Carl", "Dora", "Eve"], []
-    for number in range(20):
-        some = people[: 3 + number % 2]
-        worlds.append(
-            "\n".join([f"friends({some[0]}, {some[1]})", *(f"smokes({p})" for p in some[1:])])
-        )
-    path = tmp_path / "people.db"
-    path.write_text("\n---\n".join(worlds) + "\n")
+    path = write_people(tmp_path / "people.db")
     folder = whole(path, data__domains="each", training__steps=2)
     head = RunFolder(folder).read_head()
     assert head.config.data.domains == "each"

@@ -27,6 +27,7 @@ from nmln.runs.workspace import Part
 from tests.molecules.test_sizes import LINES
 from tests.runs.runs import Outcome, command, wait_until
 from tests.runs.sampling_runs import files, read, summary
+from tests.runs.several_domains import write_graphs, write_people
 
 SIZES = {"size", "share", "attempts", "chains", "extrapolation", "levels"}
 
@@ -285,11 +286,7 @@ def test_evidence_must_fit_every_size(run: Path, here: Callable[..., Outcome]) -
 
 
 def test_graphs_of_several_sizes_are_written(tmp_path: Path) -> None:
-    folder = tmp_path / "graphs"
-    folder.mkdir()
-    for number in range(12):
-        graph = nx.gnp_random_graph(4 + number % 3, 0.4, seed=number)
-        nx.write_graphml(graph, folder / f"{number:02d}.graphml")
+    folder = write_graphs(tmp_path / "graphs")
     run = untrained(tmp_path / "run", folder)
     found = sampling.run(run, 30, burn_in=2, chains=12, sizes=(4, 6))
     written = sorted(found.written[0].iterdir())
@@ -299,14 +296,7 @@ def test_graphs_of_several_sizes_are_written(tmp_path: Path) -> None:
 
 
 def test_databases_of_several_domains_are_written(tmp_path: Path) -> None:
-    people, worlds = ["Anna", "Bob", "Carl", "Dora", "Eve"], []
-    for number in range(20):
-        some = people[: 3 + number % 2]
-        worlds.append(
-            "\n".join([f"friends({some[0]}, {some[1]})", *(f"smokes({p})" for p in some[1:])])
-        )
-    path = tmp_path / "people.db"
-    path.write_text("\n---\n".join(worlds) + "\n")
+    path = write_people(tmp_path / "people.db")
     run = untrained(tmp_path / "run", path, domains="each")
     found = sampling.run(run, 30, burn_in=2, chains=10)
     assert len(list(read_facts(found.written[0]))) == 30
