@@ -56,15 +56,10 @@ class Sizes(Cell):
             self.nmln("training", "train", "--resume", self.folder)
             return
         sizes = ["--sizes", ",".join(map(str, self.sizes))]
-        once = ["--processes", 1, "--steps", self.steps(), "--output", self.folder]
-        self.nmln("training", "train", self.data, "--preset", PRESET, *sizes, *once)
-
-    def steps(self) -> int:
-        """As many as fit into the processor time."""
         data = {"source": str(self.data), "sizes": self.sizes}
-        config = configure({"data": data, "training": {"steps": 10**6}}, preset=PRESET)
-        learned = sources.load(config.data).learned
-        return steps_in(self.minutes, Model.build(learned, config=config), learned)
+        steps = steps_of(data, self.minutes)
+        once = ["--processes", 1, "--steps", steps, "--output", self.folder]
+        self.nmln("training", "train", self.data, "--preset", PRESET, *sizes, *once)
 
     def row(self) -> dict[str, Any]:
         self.train()
@@ -81,6 +76,13 @@ class Sizes(Cell):
             )
             found[str(size)] = evaluate(drawn(output), *known, MARKS).describe()
         return {"name": self.name, "sizes": self.sizes, "steps": self.known(), "by_size": found}
+
+
+def steps_of(data: dict[str, Any], minutes: float) -> int:
+    """As many steps as fit into the processor time."""
+    config = configure({"data": data, "training": {"steps": 10**6}}, preset=PRESET)
+    learned = sources.load(config.data).learned
+    return steps_in(minutes, Model.build(learned, config=config), learned)
 
 
 def parts(mixed: Path) -> tuple[dict[int, list[str]], dict[int, list[str]]]:

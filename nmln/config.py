@@ -106,9 +106,9 @@ class ModelConfig:
     networks: int = 1
     # experimental, no results on molecules so far: residual connections in the `graph` network
     residual: bool = False
-    # a node of the `graph` network takes the mean of what it hears along a relation, not the sum;
-    # needed with many layers, where sums grow from layer to layer
-    mean_messages: bool = False
+    # factor of the initial weights of messages in the `graph` network. A node sums what it hears from
+    # its neighbours, and with many layers the sums grow from layer to layer unless it is below 1
+    initial_scale: float = 1.0
     # soft bound on the score of each network, in nats; 0: no bound. Keeps worlds that no chain
     # visits from running away
     bound: float = 50.0
@@ -123,7 +123,7 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values."""
-        return _in_json(self, ("mean_messages",))
+        return _in_json(self, ("initial_scale",))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 from nmln.errors import InputError
 
-_FASTEST = 1e6  # the largest learning rate; far smaller ones already diverge
+_FASTEST = 1e6  # the largest learning rate and initial scale; far smaller ones already diverge
 _LONGEST = 1e7  # minutes of training: 19 years
 
 _AT_LEAST_ONE = (
@@ -62,11 +62,11 @@ def check_ranges(value: Callable[[str], Any]) -> None:
             token="model.networks",
             kind="conflict",
         )
-    rate = value("optimiser.learning_rate")
-    if not 0 < rate <= _FASTEST:
-        bound = "positive" if not rate > 0 else f"at most {_FASTEST:g}"
-        name = "optimiser.learning_rate"
-        raise InputError(f"{name} must be {bound}, got {rate}.", token=name)
+    for name in ("optimiser.learning_rate", "model.initial_scale"):
+        number = value(name)
+        if not 0 < number <= _FASTEST:
+            bound = "positive" if not number > 0 else f"at most {_FASTEST:g}"
+            raise InputError(f"{name} must be {bound}, got {number}.", token=name)
     if value("training.warm_start") and value("chains.weighted"):
         raise InputError(
             "chains.weighted follows log Z from the first step, but training.warm_start has first steps "

@@ -49,7 +49,8 @@ class GraphPotential(BasePotential):
     Unary attributes are node features, the categories of binary attributes are relations (except
     none and false, unless `include_null`). `residual` adds each layer's input to its output,
     `mean_messages` divides what a node hears along a relation by the number of its neighbours there,
-    `pool_scale` multiplies the sums over nodes. Predicates of arity 3 and more are refused.
+    `pool_scale` multiplies the sums over nodes, `initial_scale` the first weights of messages: neighbours
+    are alike, so that k of them add up to k times one of them, layer after layer. Predicates of arity 3 and more are refused.
 
     Worlds are scored in batches that fit the cache, whatever their number.
     """
@@ -65,6 +66,7 @@ class GraphPotential(BasePotential):
         residual: bool = False,
         mean_messages: bool = False,
         pool_scale: float = 1.0,
+        initial_scale: float = 1.0,
         rng: Generator | None = None,
     ) -> None:
         super().__init__(space, levels)
@@ -84,7 +86,9 @@ class GraphPotential(BasePotential):
         inputs = [self.wiring.features] + [hidden] * (layers - 1)
         # A node hears itself and a few neighbours: their sum has three times the variance of one.
         self.hear = nn.ParameterList(
-            uniform_weights((levels, size, relations * hidden), size, rng, (2 / 3) ** 0.5)
+            uniform_weights(
+                (levels, size, relations * hidden), size, rng, initial_scale * (2 / 3) ** 0.5
+            )
             for size in inputs
         )
         self.hear_bias = nn.ParameterList(torch.zeros(levels, hidden) for _ in inputs)
@@ -420,7 +424,7 @@ def _network(space: Space, levels: int, model: ModelConfig, rng: Generator) -> G
         model.layers,
         model.hidden,
         residual=model.residual,
-        mean_messages=model.mean_messages,
+        initial_scale=model.initial_scale,
         rng=rng,
     )
 

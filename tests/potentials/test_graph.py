@@ -32,14 +32,14 @@ def test_presets_have_the_sizes_of_the_paper_and_of_a_small_machine() -> None:
         GraphPotential.preset("huge", space, 1)
 
 
-def test_ten_layers_of_means_start_with_small_scores_and_ten_layers_of_sums_do_not() -> None:
+def test_ten_layers_start_with_small_scores_only_if_their_initial_weights_are_small() -> None:
     space = Space(MOLECULES, {"node": 10})
     noise = random_worlds(space, 50).expand(2, -1, -1)
-    means, sums = (
-        GraphPotential.preset("paper", space, 2, mean_messages=mean) for mean in (True, False)
+    small, large = (
+        GraphPotential.preset("paper", space, 2, initial_scale=scale) for scale in (0.45, 1.0)
     )
-    assert means.score(noise).abs().max() < 5
-    assert sums.score(noise).abs().max() > 100
+    assert small.score(noise).abs().max() < 20
+    assert large.score(noise).abs().max() > 1000
 
 
 @pytest.mark.parametrize("hidden", [16, 128])
