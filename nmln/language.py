@@ -236,18 +236,18 @@ class Language:
         return "\n".join([*lines, *(attribute.declaration() for attribute in self)])
 
 
-def difference(one: Language, other: Language) -> str | None:
+def difference(one: Language, other: Language, names: tuple[str, str]) -> str | None:
     """The first declaration that only one of two languages has; None if they have the same ones.
 
-    The order of the declarations may differ, and so may the values of attributes, but not the order of
+    `names` say what has the one and the other, such as "this model" and "the data". The order of the declarations may differ, and so may the values of attributes, but not the order of
     the sorts.
     """
     mine, theirs = ({attribute.declaration() for attribute in some} for some in (one, other))
-    for found, where in ((theirs - mine, "only there"), (mine - theirs, "only here")):
+    for found, name in ((theirs - mine, names[1]), (mine - theirs, names[0])):
         if found:
-            return f"{min(found)} is {where}."
+            return f"only {name} has {min(found)}."
     if one.sorts != other.sorts:
-        return f"its sorts are {', '.join(other.sorts)}, in another order."
+        return f"{names[1]} has the sorts {', '.join(other.sorts)}, in another order."
     return None
 
 

@@ -50,9 +50,9 @@ def start_from(
     """
     language = potential.space.language
     check_settings(config, start)
-    if told := difference(start.space.language, language):
+    if found := difference(start.space.language, language, ("that model", "the new data set")):
         raise InputError(
-            f"the weights of another model need the same language, and this is another one: {told} "
+            f"the weights of another model need the same language, and this is another one: {found} "
             "Start from a model over the same predicates, or without one.",
             kind="conflict",
         )

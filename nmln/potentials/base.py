@@ -79,10 +79,11 @@ class BasePotential(nn.Module, ABC):
         (`.double()`) before: a conversion of the one leaves the precision of the other as it is.
         """
         if space.language != self.space.language:
-            told = difference(self.space.language, space.language) or "it has other values."
+            names = ("the potential", "the space")
+            found = difference(self.space.language, space.language, names)
             raise InputError(
                 "a potential can only be put on another domain of its own language, and this is "
-                f"another language: {told}",
+                f"another language: {found or 'the space has other values.'}",
                 kind="conflict",
             )
         return self if space == self.space else self.grounded(space)

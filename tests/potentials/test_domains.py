@@ -137,7 +137,7 @@ def test_a_total_names_the_part_that_is_refused() -> None:
 
 def test_another_language_is_refused_with_its_difference() -> None:
     other = Language(*MOLECULES.language, predicate("charged", "node"))
-    with pytest.raises(InputError, match=r"charged\(node\) is only there") as error:
+    with pytest.raises(InputError, match=r"only the space has charged\(node\)") as error:
         GraphPotential(MOLECULES, LEVELS, 1, 4).on(Space(other, {"node": 4}))
     assert error.value.kind == "conflict"
 

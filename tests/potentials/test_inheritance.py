@@ -148,12 +148,13 @@ def test_every_label_names_a_parameter() -> None:
 
 def test_differences_of_languages_are_named() -> None:
     one = MOLECULES.language
-    assert difference(one, wider(MOLECULES).language) is None
+    names = ("the model", "the data set")
+    assert difference(one, wider(MOLECULES).language, names) is None
     assert new_values(one, wider(MOLECULES).language) == ["bond new", "atom new"]
     assert new_values(wider(MOLECULES).language, one) == []
     more = Language(*one, predicate("charged", "node"))
-    assert difference(one, more) == "charged(node) is only there."
-    assert difference(more, one) == "charged(node) is only here."
+    assert difference(one, more, names) == "only the data set has charged(node)."
+    assert difference(more, one, names) == "only the model has charged(node)."
     sorts = [predicate("p", "a"), predicate("q", "b")]
-    told = difference(Language(*sorts), Language(*sorts[::-1]))
-    assert told == "its sorts are b, a, in another order."
+    found = difference(Language(*sorts), Language(*sorts[::-1]), names)
+    assert found == "the data set has the sorts b, a, in another order."
