@@ -239,8 +239,8 @@ class Language:
 def difference(one: Language, other: Language, names: tuple[str, str]) -> str | None:
     """The first declaration that only one of two languages has; None if they have the same ones.
 
-    `names` say what has the one and the other, such as "this model" and "the data". The order of the declarations may differ, and so may the values of attributes, but not the order of
-    the sorts.
+    `names` say what has the one and the other, such as "that model" and "the data set". The order of
+    the declarations may differ, and so may the values of attributes, but not the order of the sorts.
     """
     mine, theirs = ({attribute.declaration() for attribute in some} for some in (one, other))
     for found, name in ((theirs - mine, names[1]), (mine - theirs, names[0])):

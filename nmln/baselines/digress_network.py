@@ -26,6 +26,7 @@ from nmln.errors import InputError
 Nodes = Float[Tensor, "graphs nodes node_width"]
 Edges = Float[Tensor, "graphs nodes nodes edge_width"]
 Whole = Float[Tensor, "graphs whole_width"]
+_ROOM = 500_000  # channels of pairs at a time without gradients: they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class GraphTransformer(nn.Module):
         """`inputs` are the numbers of features of nodes, pairs and the whole."""
         super().__init__()
         node, edge, whole = inputs
-        self.outputs = outputs
+        self.outputs, self.width = outputs, settings.node_width
         self.nodes_in = _mlp(node, settings.node_hidden, settings.node_width, nn.ReLU())
         self.edges_in = _mlp(edge, settings.edge_hidden, settings.edge_width, nn.ReLU())
         self.whole_in = _mlp(whole, settings.whole_hidden, settings.whole_width, nn.ReLU())
@@ -95,6 +96,19 @@ class GraphTransformer(nn.Module):
         Float[Tensor, "graphs nodes node_outputs"],
         Float[Tensor, "graphs nodes nodes edge_outputs"],
     ]:
+        room = x.shape[1] ** 2 * self.width
+        parts = -(-len(x) * room // _ROOM)
+        if parts < 2 or torch.is_grad_enabled():
+            return self._pass(x, e, y)
+        size = -(-len(x) // parts)
+        found = [
+            self._pass(*some)
+            for some in zip(*(whole.split(size) for whole in (x, e, y)), strict=True)
+        ]
+        nodes, pairs = zip(*found, strict=True)
+        return torch.cat(nodes), torch.cat(pairs)
+
+    def _pass(self, x: Tensor, e: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         raw_x, raw_e = x[..., : self.outputs[0]], e[..., : self.outputs[1]]
         x, e, y = self.nodes_in(x), symmetric(self.edges_in(e)), self.whole_in(y)
         last = len(self.layers) - 1

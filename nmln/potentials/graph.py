@@ -49,8 +49,9 @@ class GraphPotential(BasePotential):
     Unary attributes are node features, the categories of binary attributes are relations (except
     none and false, unless `include_null`). `residual` adds each layer's input to its output,
     `mean_messages` divides what a node hears along a relation by the number of its neighbours there,
-    `pool_scale` multiplies the sums over nodes, `initial_scale` the first weights of messages: neighbours
-    are alike, so that k of them add up to k times one of them, layer after layer. Predicates of arity 3 and more are refused.
+    `pool_scale` multiplies the sums over nodes, `initial_scale` the first weights of messages:
+    neighbours are alike, so that k of them add up to k times one of them, layer after layer. Predicates
+    of arity 3 and more are refused.
 
     Worlds are scored in batches that fit the cache, whatever their number.
     """

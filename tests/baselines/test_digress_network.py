@@ -127,6 +127,25 @@ def test_the_network_is_equivariant_and_symmetric() -> None:
     assert not edges.diagonal(dim1=1, dim2=2).any()
 
 
+def test_many_graphs_are_denoised_in_parts_without_gradients_to_the_same_result() -> None:
+    torch.manual_seed(0)
+    network = GraphTransformer(NetworkSettings(**TINY), (5, 4, 3), (2, 4)).double().eval()
+    count, nodes = 401, 20  # several parts, the last one smaller
+    x, e, y = (
+        torch.randn(count, nodes, 5),
+        torch.randn(count, nodes, nodes, 4),
+        torch.randn(count, 3),
+    )
+    passes: list[int] = []
+    network.nodes_in.register_forward_hook(lambda _, inputs, __: passes.append(len(inputs[0])))
+    with torch.no_grad():
+        found = network(x.double(), e.double(), y.double())
+    assert sum(passes) == count
+    assert len(passes) > 1
+    for one, expected in zip(found, network(x.double(), e.double(), y.double()), strict=True):
+        torch.testing.assert_close(one, expected.detach(), atol=1e-12, rtol=0)
+
+
 def test_a_layer_is_the_published_one_written_plainly() -> None:
     """The vector attention with loops over nodes and separate projections."""
     torch.manual_seed(0)

@@ -185,7 +185,9 @@ def test_settings_of_the_potential_come_from_the_old_run(
 def test_other_languages_and_formulas_are_refused_by_name(first: Path, tmp_path: Path) -> None:
     people = tmp_path / "people.db"
     people.write_text("smokes(Anna)\n---\nsmokes(Bob)\nfriends(Anna, Bob)\n")
-    with pytest.raises(InputError, match=r"only the new data set has friends\(constant, constant\)") as error:
+    with pytest.raises(
+        InputError, match=r"only the new data set has friends\(constant, constant\)"
+    ) as error:
         training.begin(tmp_path / "next", settings(people), start=read_start(str(first)))
     assert (error.value.source, error.value.kind) == (str(first), "conflict")
     assert not (tmp_path / "next").exists()
