@@ -341,12 +341,12 @@ def _tell_molecules(found: "Generated") -> None:
 def _tell_sizes(found: "Generated") -> None:
     """One line per size, if they were drawn or chosen."""
     for one in found.summary.get("sizes", ()):
-        attempts, told = one["attempts"], ""
+        attempts, valid = one["attempts"], ""
         if attempts and "levels" in one:
             target = one["levels"][-1]
-            told = f", {target['valid'] / attempts:.1%} valid, {target['unique']:,} different molecules"
+            valid = f", {target['valid'] / attempts:.1%} valid, {target['unique']:,} different molecules"
         mark = " (extrapolation: not a size of the data)" if one["extrapolation"] else ""
-        typer.echo(f"size {one['size']}: {attempts:,} samples{told}{mark}")
+        typer.echo(f"size {one['size']}: {attempts:,} samples{valid}{mark}")
 
 
 def _tell(findings: list[str]) -> None:

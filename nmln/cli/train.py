@@ -339,19 +339,19 @@ class TrainingDisplay:
     def on_start(self, job: "TrainingJob") -> None:
         source, training = job.source, job.config.training
         size = source.spaces[-1].measure
-        told = (
+        domains = (
             str(size) if len(source.buckets) == 1 else f"{source.domains_in_words}; at most {size}"
         )
         self.console.print(
             f"{len(source.train):,} worlds to learn from, {len(source.test):,} held out; "
-            f"{told}\n{training.steps:,} steps, {job.trainer.ranks.count} "
+            f"{domains}\n{training.steps:,} steps, {job.trainer.ranks.count} "
             f"process{'es' if job.trainer.ranks.count > 1 else ''}, kept in {job.folder}",
             markup=False,
         )
         if len(source.buckets) > 1:
             self._show_domains(job)
         if job.start is not None:
-            self.console.print(job.start.told(source.space), markup=False)
+            self.console.print(job.start.described_on(source.space), markup=False)
         if source.dropped:
             self.on_note(dropped_lines(source.dropped))
 

@@ -65,9 +65,9 @@ def of_size(domains: Sequence[Domain], space: Space, size: int) -> Space:
     for one in known:
         if len(one.domain[sort]) == size:
             return one
-    told = names_of([one.space for one in domains] or [space])
+    names = names_of([one.space for one in domains] or [space])
     warnings.warn(
-        f"this model has not seen worlds of size {size}: it was trained on {told}. What it gives for "
+        f"this model has not seen worlds of size {size}: it was trained on {names}. What it gives for "
         "other sizes is an extrapolation.",
         stacklevel=2,
     )
@@ -171,9 +171,9 @@ def stream(seed: int, what: str) -> int:
 def refuse_several(domains: Sequence[Domain], what: str) -> None:
     """Refuse a model of several domains where one is needed."""
     if domains:
-        told = names_of([one.space for one in domains])
+        names = names_of([one.space for one in domains])
         raise InputError(
-            f"{what} needs a model of one domain, but this one has several ({told}). Choose one: "
+            f"{what} needs a model of one domain, but this one has several ({names}). Choose one: "
             f"model.on(model.domains[0].space) is that of {name_of(domains[0].space)}.",
             kind="unsupported",
         )

@@ -107,9 +107,9 @@ def sample(
         raise InputError(f"the number of samples must be at least 1, got {count}.", kind="empty")
     sizes = opened.head.sizes
     if size is not None and sizes != (size,):
-        told = " or ".join(map(str, sizes))
+        known = " or ".join(map(str, sizes))
         raise InputError(
-            f"this baseline was trained on molecules of {told} heavy atoms, but {size} are asked for. "
+            f"this baseline was trained on molecules of {known} heavy atoms, but {size} are asked for. "
             "Train another one on molecules of that size.",
             str(opened.folder),
             token=str(size),
@@ -343,5 +343,5 @@ def _finish(
 
 def _reasons(drawn: _Drawn) -> list[Dropped]:
     """Why samples are not valid, the most frequent reason first."""
-    found = [Dropped(reason, *told) for reason, told in drawn.refused.items()]
+    found = [Dropped(reason, *details) for reason, details in drawn.refused.items()]
     return sorted(found, key=lambda one: (-one.count, one.reason))

@@ -351,11 +351,11 @@ def _recording(
     def lines(draw: int, sweep: Sweep) -> bytes:
         wanted = settings.wanted(block, draw)
         found = iter(decoder.decode(sweep.state.values[levels, : len(wanted)]))
-        told = (
+        rows = (
             f"{row},{level},{one.status},{one.smiles or ''}\n"
             for level in levels
             for row, one in zip(wanted, found, strict=False)
         )
-        return "".join(told).encode()
+        return "".join(rows).encode()
 
     return lines

@@ -327,8 +327,8 @@ def _by_size(
 def _notes(train: Reference, test: Reference, sizes: Sequence[int]) -> list[str]:
     notes = []
     for what, one in (("training", train), ("test", test)):
-        if told := [drop for drop in one.dropped if drop.reason != "duplicate"]:
-            reasons = "; ".join(map(str, told))
+        if left_out := [drop for drop in one.dropped if drop.reason != "duplicate"]:
+            reasons = "; ".join(map(str, left_out))
             notes.append(f"{one.source}: left out of the {what} set: {reasons}.")
     if shared := len(train.smiles & test.smiles):
         notes.append(

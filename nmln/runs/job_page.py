@@ -53,13 +53,13 @@ def conclude(folder: Path, again: str, say: Callable[[str], None]) -> JobOutcome
         [samples], folder / "evaluation", folder=folder, level="all", with_fcd=False, progress=say
     )
     say("intervals over chains")
-    told = pages.read_run(folder)
+    record = pages.read_run(folder)
     summary = read_summary(samples / stream.SUMMARY)
     train, test = found.train.smiles, found.test.smiles
     rows = read_rows(samples / stream.SAMPLES)
     counted = count_by_chain(rows, summary["settings"]["chains"], train, test)
     evaluated = [(one.level or 0, one.found) for one in found.evaluated]
-    levels = judge_levels(evaluated, counted, told.levels.chains, test, RANK)
+    levels = judge_levels(evaluated, counted, record.levels.chains, test, RANK)
     write_lines(folder / "evaluation" / "levels.csv", _table(levels))
     say("writing the report")
     kept = samples / "chains.json"
@@ -67,20 +67,20 @@ def conclude(folder: Path, again: str, say: Callable[[str], None]) -> JobOutcome
     sections = [
         *parts.sections(levels, train, test),
         *_by_size(summary, found),
-        _chains(summary, judged, told),
-        *_training(told),
+        _chains(summary, judged, record),
+        *_training(record),
         _files(folder),
-        _again(folder, again, _alike(summary["settings"], told.config.training.processes or 1)),
-        pages.configuration_section(told),
+        _again(folder, again, _alike(summary["settings"], record.config.training.processes or 1)),
+        pages.configuration_section(record),
     ]
-    name = Path(told.config.data.source).name
+    name = Path(record.config.data.source).name
     path = folder / "report.html"
-    curves = pages.write_curves(told)
+    curves = pages.write_curves(record)
     write_page(
-        path, f"New molecules from {name}", sections, _lead(told, summary, found), parts.STYLE
+        path, f"New molecules from {name}", sections, _lead(record, summary, found), parts.STYLE
     )
     _, wrong = parts.level_findings(levels)
-    seconds = {"training": told.seconds, "generating": float(summary["seconds"])}
+    seconds = {"training": record.seconds, "generating": float(summary["seconds"])}
     findings = [*wrong, *summary["findings"]]
     by_size = found.evaluated[-1].by_size
     return JobOutcome(folder, levels, seconds, findings, (path, *curves, *found.written), by_size)
@@ -112,15 +112,15 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def _lead(
-    told: pages.RunRecord, summary: dict[str, Any], found: evaluation.EvaluationOutcome
+    record: pages.RunRecord, summary: dict[str, Any], found: evaluation.EvaluationOutcome
 ) -> str:
     levels = len(summary["levels"])
     at = f"at each of {levels} levels" if levels > 1 else "at one level"
     return (
         f"{_sizes(found.sizes)} heavy atoms. Trained on {len(found.train.smiles):,} molecules in "
-        f"{pages.duration(told.seconds)}, {len(found.test.smiles):,} more were held out; "
+        f"{pages.duration(record.seconds)}, {len(found.test.smiles):,} more were held out; "
         f"{summary['attempts']:,} attempts {at} in {pages.duration(summary['seconds'])}."
-        + ("" if told.start is None else f" Training {in_words(told.start)}.")
+        + ("" if record.start is None else f" Training {in_words(record.start)}.")
     )
 
 
@@ -157,13 +157,13 @@ def _percent(share: Share) -> str:
     return f"{100 * share.value:.1f} %" if share.total else ""
 
 
-def _chains(summary: dict[str, Any], judged: dict[str, Any], told: pages.RunRecord) -> Section:
+def _chains(summary: dict[str, Any], judged: dict[str, Any], record: pages.RunRecord) -> Section:
     try:
-        html = chains_html(summary["findings"], judged, told.levels.chains)
+        html = chains_html(summary["findings"], judged, record.levels.chains)
     except checkpoint.FOREIGN:
         raise InputError(
             "this does not describe chains. Restore it from a copy, or sample again (--overwrite).",
-            str(told.folder / "samples" / "chains.json"),
+            str(record.folder / "samples" / "chains.json"),
             kind="damaged",
         ) from None
     speed = (
@@ -175,7 +175,7 @@ def _chains(summary: dict[str, Any], judged: dict[str, Any], told: pages.RunReco
     return Section("Chains", page.joined(html, page.paragraph(speed)))
 
 
-def _training(told: pages.RunRecord) -> list[Section]:
+def _training(record: pages.RunRecord) -> list[Section]:
     titles = {
         "Findings": "Training",
         "The run": "Training: the run",
@@ -184,7 +184,7 @@ def _training(told: pages.RunRecord) -> list[Section]:
     }
     return [
         replace(one, title=titles.get(one.title, one.title))
-        for one in pages.training_sections(told)
+        for one in pages.training_sections(record)
     ]
 
 

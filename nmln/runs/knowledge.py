@@ -201,9 +201,9 @@ def _train(
 ) -> None:
     """Train to the end, or until a signal asks to stop."""
     saved = time.monotonic()
-    for told in training.steps():
-        if told is not None:
-            watch(told)
+    for progress in training.steps():
+        if progress is not None:
+            watch(progress)
         stop = interrupted() and not training.ended
         if stop or time.monotonic() - saved >= save_every:
             save_training(training, folder)

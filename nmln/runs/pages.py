@@ -197,14 +197,14 @@ def _sized(run: RunRecord, size: str | None) -> list[str]:
         curve = curves.get(name) if size is None else run.history.by_size.get(name, {}).get(size)
         return None if curve is None else float(np.fmin.reduce(curve.numbers[-1]))
 
-    def told(number: object, form: str, scale: float = 1) -> str:
+    def formatted(number: object, form: str, scale: float = 1) -> str:
         if not isinstance(number, int | float) or not isfinite(number):
             return ""
         return form.format(scale * number)
 
     return [
-        *(told(last(name), "{:.1f} %", 100) for name in ("valid", "known", "swaps")),
-        *(told(measured.get(name), "{:.2f}") for name in ("log_z", "test", "test_molecules")),
+        *(formatted(last(name), "{:.1f} %", 100) for name in ("valid", "known", "swaps")),
+        *(formatted(measured.get(name), "{:.2f}") for name in ("log_z", "test", "test_molecules")),
     ]
 
 
@@ -261,8 +261,8 @@ def _likelihood(run: RunRecord) -> Html:
             continue
         error = found.get(f"{name}_error")
         shown = "none" if value is None else _number(value)
-        told = shown if error is None else f"{shown} ± {_number(error)}"
-        rows.append((words.get(name, name.replace("_", " ")), told))
+        with_error = shown if error is None else f"{shown} ± {_number(error)}"
+        rows.append((words.get(name, name.replace("_", " ")), with_error))
     return page.facts(rows)
 
 
@@ -318,8 +318,8 @@ def repeating(config: Config, folder: Path, start: str | None = None) -> str:
         words += ["--from", str(start)]
     for name, part in config.to_dict().items():
         for key, value in part.items():
-            told = (name, key) in (("data", "source"), ("data", "language"))
-            if not told and value != default[name].get(key):
+            has_a_flag = (name, key) in (("data", "source"), ("data", "language"))
+            if not has_a_flag and value != default[name].get(key):
                 shown = value if isinstance(value, str) else json.dumps(value)
                 words += ["--set", f"{name}.{key}={shown}"]
     return shlex.join(words)

@@ -63,18 +63,18 @@ def join(
         found = [_begun(part, model) for part in parts]
         for part, one in zip(parts, found, strict=True):
             if one.settings != found[0].settings:
-                told = differences(one.settings, found[0].settings)
+                other = differences(one.settings, found[0].settings)
                 raise InputError(
-                    f"this part belongs to another sampling than {parts[0].work} ({told}). Draw it "
+                    f"this part belongs to another sampling than {parts[0].work} ({other}). Draw it "
                     "again, or join it with the parts of its own sampling.",
                     str(part.work),
                     kind="conflict",
                 )
         for part, one in zip(parts, found, strict=True):
             _check_done(part, model, one)
-        told = {**found[0].about, **(about or {})}
+        joined = {**found[0].about, **(about or {})}
         sources = [one.work.absolute() for one in found]
-        return begin(place, model, found[0].settings, told, overwrite=overwrite, sources=sources)
+        return begin(place, model, found[0].settings, joined, overwrite=overwrite, sources=sources)
 
 
 def _collect(place: SamplePlace, folders: Sequence[Path]) -> list[SamplePlace]:

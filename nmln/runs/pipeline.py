@@ -135,11 +135,11 @@ def train(
         by.on_stage(2, "Training is already finished.")
         return
     length = settings.config().training.minutes
-    told = "" if length is None else f" for {length:g} minutes in all"
+    limit = "" if length is None else f" for {length:g} minutes in all"
     begun = RunFolder(folder).is_run
     by.on_stage(
         2,
-        f"{'Continuing the training' if begun else 'Training'}{told}, in {count} "
+        f"{'Continuing the training' if begun else 'Training'}{limit}, in {count} "
         f"process{'es' if count > 1 else ''}.",
     )
     by.train(folder, settings, source, count)
@@ -178,12 +178,12 @@ def alone(folder: Path) -> Iterator[None]:
 def check_kind(data: str) -> None:
     """Refuse data other than molecules, and name the commands for them."""
     if (kind := sources.kind_of(data)) != "molecules":
-        told = shlex.quote(data)
+        source = shlex.quote(data)
         name = shlex.quote(str(Path("runs") / Path(data).name.split(".")[0]))
         what = "graphs" if kind == "graphs" else "worlds of other kinds"
         raise InputError(
             f"the main job is for molecules, but this holds {what}. Train on them with: nmln train "
-            f"{told}, then nmln sample {name}",
+            f"{source}, then nmln sample {name}",
             data,
             kind="unsupported",
         )

@@ -94,9 +94,9 @@ def _written_before(place: SamplePlace) -> list[Path]:
     if place.kind != "molecules":
         return list(place.pages)
     try:
-        told = checkpoint.read_json(place.home / SUMMARY)
-        every = bool(told["settings"]["all_levels"])
-        levels = [one["level"] for one in told["levels"]] if every else []
+        summary = checkpoint.read_json(place.home / SUMMARY)
+        every = bool(summary["settings"]["all_levels"])
+        levels = [one["level"] for one in summary["levels"]] if every else []
     except (InputError, OSError, KeyError, TypeError):
         return []
     return [*_counts(place, [level for level in levels if type(level) is int]), *place.pages]

@@ -169,10 +169,10 @@ def begin(
         raise opened.for_molecules()
     if part is not None:
         check_part(part, asked)
-    told = {"run": opened.name, **(about or {}), "scaffold": None, "evidence": None}
+    described = {"run": opened.name, **(about or {}), "scaffold": None, "evidence": None}
     place = place_of(opened, output, part)
     return stream.begin(
-        place, opened.model, asked, {**told, **conditions.named}, overwrite=overwrite
+        place, opened.model, asked, {**described, **conditions.named}, overwrite=overwrite
     )
 
 

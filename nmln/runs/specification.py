@@ -298,10 +298,10 @@ class SamplingSettings:
 
 def fingerprint(model: Model) -> str:
     """A hash of the parameters, which identifies the model when a sampling is continued."""
-    told = model.describe()
-    digest = hashlib.sha256(told["program"].encode())
-    if "domains" in told:
-        digest.update(json.dumps(told["domains"], sort_keys=True).encode())
+    content = model.describe()
+    digest = hashlib.sha256(content["program"].encode())
+    if "domains" in content:
+        digest.update(json.dumps(content["domains"], sort_keys=True).encode())
     for name, tensor in sorted(model.potential.state_dict().items()):
         digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]

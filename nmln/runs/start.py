@@ -53,7 +53,7 @@ class Start:
         with placed(self.run):
             check_settings(config, self.model)
 
-    def told(self, space: Space) -> str:
+    def described_on(self, space: Space) -> str:
         """The start in words, with the values that are new on a space."""
         more = new_values(self.model.space.language, space.language)
         return in_words(self.record) + (f"; new values: {', '.join(more)}" if more else "")

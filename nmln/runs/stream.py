@@ -177,9 +177,9 @@ def _same(
     if not found.settings.block:  # divided by the processes of an earlier version
         settings = replace(settings, parts=found.settings.parts, block=0)
     if found.settings != settings or list(found.sources) != [one.absolute() for one in sources]:
-        told = differences(found.settings, settings) or "other parts to join"
+        other = differences(found.settings, settings) or "other parts to join"
         raise InputError(
-            f"a sampling with other settings was started in this folder ({told}). Continue it "
+            f"a sampling with other settings was started in this folder ({other}). Continue it "
             "(--resume), choose another folder (--output), or give --overwrite.",
             str(place.output),
             kind="conflict",
@@ -194,12 +194,12 @@ def _kept_anything(found: Begun) -> bool:
 
 def differences(before: SamplingSettings, now: SamplingSettings) -> str:
     names = [entry.name for entry in fields(SamplingSettings)]
-    told = [
+    changed = [
         f"{name} {getattr(before, name)!r} instead of {getattr(now, name)!r}"
         for name in names
         if getattr(before, name) != getattr(now, name)
     ]
-    return ", ".join(told)
+    return ", ".join(changed)
 
 
 def work(
@@ -350,8 +350,8 @@ def _write_molecules(
     about = {name: value for name, value in job.about.items() if name != "resume"}
     counted = {"attempts": settings.samples, "levels": _levels(job, tally)}
     if settings.domains:
-        for told, one in zip(common["sizes"], by_domain, strict=True):
-            told["levels"] = _levels(job, one)
+        for content, one in zip(common["sizes"], by_domain, strict=True):
+            content["levels"] = _levels(job, one)
     summary = {**about, **counted, **common}
     write_json(written[2], summary)
     return summary, written

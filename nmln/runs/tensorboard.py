@@ -109,10 +109,10 @@ class TensorBoard:
             self.close()
             self._open(metrics.step - 1)
         self.step = metrics.step
-        told = asdict(metrics)
-        del told["step"]
+        numbers = asdict(metrics)
+        del numbers["step"]
         with writing(self.folder):
-            for key, found in {**told, **quality}.items():
+            for key, found in {**numbers, **quality}.items():
                 name = key.replace("_", " ")
                 if isinstance(found, int | float):
                     self.file.number(name, found, metrics.step)
