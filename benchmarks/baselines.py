@@ -120,7 +120,7 @@ def strings(molecules: list[str]) -> list[Ratio]:
             network.step(last[:count], tuple(part[:, :count] for part in state))
         bare += time.process_time() - began
         began = time.process_time()
-        texts = [text for text in dict.fromkeys(found) if text]
+        texts = [text for text in dict.fromkeys(found) if text and isinstance(text, str)]
         _ = [judge(one, 10) for one in parse_all(texts)]
         reading += time.process_time() - began
     return [

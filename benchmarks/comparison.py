@@ -136,6 +136,12 @@ def stored() -> dict[str, dict[str, Any]]:
 def common(rows: Sequence[dict[str, Any]]) -> str:
     """The largest number of samples that all rows have."""
     shared = set.intersection(*(set(row["samples"]) for row in rows))
+    if not shared:
+        fewest = min(rows, key=lambda row: max(map(int, row["samples"])))
+        raise SystemExit(
+            f"{fewest['name']} has only {max(map(int, fewest['samples'])):,} samples, and others have "
+            "no metrics of so few. Add this number to CUTS and measure them again, or remove the row."
+        )
     return max(shared, key=int)
 
 
@@ -151,8 +157,8 @@ def table(rows: dict[str, dict[str, Any]], cut: str) -> list[str]:
     """The rows as Markdown, at an equal number of samples."""
     lines = [
         "| model | valid | different, novel | covered | test in the top 100, 300, 1,000, 3,000, 10,000 "
-        "| nats | CPU min: training, sampling |",
-        "| --- |" + " --- |" * 6,
+        "| nats | CPU min: training, sampling | updates |",
+        "| --- |" + " --- |" * 7,
     ]
     for name, row in rows.items():
         found = row["samples"][cut]
@@ -160,7 +166,7 @@ def table(rows: dict[str, dict[str, Any]], cut: str) -> list[str]:
         lines.append(
             f"| {title(name)} | {found['valid']['value']:.1%} | {found['unique']['count']:,}, "
             f"{found['novelty']['value']:.0%} | {found['coverage_test']['value']:.1%} | {recall} | "
-            f"{nats(row)} | {minutes(row, 'training')}, {minutes(row, 'sampling')} |"
+            f"{nats(row)} | {minutes(row, 'training')}, {minutes(row, 'sampling')} | {updates(row)} |"
         )
     return lines
 
@@ -179,7 +185,19 @@ def nats(row: dict[str, Any]) -> str:
 
 def minutes(row: dict[str, Any], step: str) -> str:
     found = row["steps"].get(step)
+    if step == "training" and row["trained"]:  # also counts commands that were cut off
+        found = row["trained"]
     return "-" if found is None else f"{found['cpu_seconds'] / 60:.1f}"
+
+
+def updates(row: dict[str, Any]) -> str:
+    """Updates that were made; of those of a published schedule, if it is longer."""
+    if not row["trained"]:
+        return "-"
+    settings, made = row["settings"], row["trained"]["updates"]
+    schedule = settings["epochs"] * -(-row["trained"]["molecules"] // settings["batch"])
+    published = "held_out" in settings and not settings["held_out"]
+    return f"{made:,} of {schedule:,}" if published and made < schedule else f"{made:,}"
 
 
 def page(rows: dict[str, dict[str, Any]]) -> None:
@@ -188,7 +206,8 @@ def page(rows: dict[str, dict[str, Any]]) -> None:
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
-    made = [before + BEGIN, "", *table(rows, cut), "", END + after.rstrip("\n")]
+    count = f"At {int(cut):,} samples of each model:"
+    made = [before + BEGIN, "", count, "", *table(rows, cut), "", END + after.rstrip("\n")]
     write_lines(PAGE, "\n".join(made).split("\n"))
     if set(OURS) & set(rows):
         draw(FIGURE, lambda figure: paint(figure, rows, cut), (9.6, 4.6))

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from nmln.checkpoint import load_model, save_model
 from nmln.dropped import Dropped
 from nmln.errors import InputError
+from nmln.molecules.chemistry import Refusal
 from nmln.registry import Registry
 
 
@@ -42,6 +43,31 @@ class Budget:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise InputError(f"{name} must be positive, got {value}.")
+
+
+def check_settings(
+    settings: object,
+    least: Mapping[str, int],
+    shares: Sequence[str] = (),
+    positive: Sequence[str] = (),
+) -> None:
+    """Refuse settings out of their ranges.
+
+    Args:
+        settings: the settings of a baseline.
+        least: the smallest values of whole numbers and of others.
+        shares: settings that are at least 0 and below 1.
+        positive: settings that are above 0, and finite.
+    """
+    for name, smallest in least.items():
+        if not smallest <= (value := getattr(settings, name)) < float("inf"):
+            raise InputError(f"{name} must be at least {smallest}, got {value}.", token=name)
+    for name in shares:
+        if not 0 <= (value := getattr(settings, name)) < 1:
+            raise InputError(f"{name} must be at least 0 and below 1, got {value}.", token=name)
+    for name in positive:
+        if not 0 < (value := getattr(settings, name)) < float("inf"):
+            raise InputError(f"{name} must be positive, got {value}.", token=name)
 
 
 class LogProb(NamedTuple):
@@ -102,8 +128,11 @@ class Generator(ABC):
         """The loss of some training molecules; random numbers come from torch's global generator."""
 
     @abstractmethod
-    def draw(self, count: int) -> list[str | None]:
-        """Molecules as SMILES, valid or not, None where there is none; global generator."""
+    def draw(self, count: int) -> Sequence[str | Refusal | None]:
+        """Molecules as SMILES, valid or not; global generator.
+
+        Where there is no molecule, the reason, or None if it is not known.
+        """
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -113,8 +142,11 @@ class Generator(ABC):
     def rebuild(self, content: Mapping[str, Any]) -> None:
         """Make the network of a saved baseline, whose parameters are loaded afterwards."""
 
-    def log_prob(self, molecules: Sequence[str]) -> LogProb | None:
-        """Log-probabilities of molecules, or None where the baseline has no correct ones."""
+    def log_prob(self, molecules: Sequence[str], seed: int = 0) -> LogProb | None:
+        """Log-probabilities of molecules, or None where the baseline has no correct ones.
+
+        `seed` is that of the random numbers, where a bound is estimated.
+        """
         return None
 
     def end_epoch(
@@ -162,11 +194,12 @@ class Generator(ABC):
         None stands for a molecule that could not be written at all.
         """
         for number in range(-(-n // self.at_once)):
-            yield from self.batch(number, seed)[: n - number * self.at_once]
+            for one in self.batch(number, seed)[: n - number * self.at_once]:
+                yield one if isinstance(one, str) else None
 
     @torch.no_grad()
-    def batch(self, number: int, seed: int = 0) -> list[str | None]:
-        """One whole batch of what `generate` gives, counted from 0: a sampling can start at any."""
+    def batch(self, number: int, seed: int = 0) -> Sequence[str | Refusal | None]:
+        """One whole batch of what `draw` gives, counted from 0: a sampling can start at any."""
         self.network.eval()
         with seeded(seed, "generate", number):
             return self.draw(self.at_once)

@@ -3,38 +3,20 @@
 Re-implemented, with bonds none, single, double and triple. Of several sizes, one is drawn by its share
 of the training molecules, then a molecule of that size.
 
-Noise. Every node and every pair is kept or redrawn on its own. After time t it is kept with
-probability abar_t and else drawn from m, the frequencies in the training set (`marginal`, each
-category counted once more so that none is impossible) or equal ones (`uniform`):
-
-    q(z_t | x) = abar_t [z_t = x] + (1 - abar_t) m(z_t),
-
-and from s to t in the same way with abar_t / abar_s.
+Noise and drawing are those of `digress_diffusion`: nodes and pairs are kept or redrawn on their own,
+from the frequencies in the training set (`marginal`, each category counted once more so that none is
+impossible) or evenly (`uniform`).
 
 Training. The network sees z_t and extra features of it, and predicts x with the cross-entropy, mean
 over nodes plus 5 times mean over pairs, at t uniform in 1 ... T.
 
-Drawing. z_T is drawn from m. A step from t to s draws each node and pair from
-
-    p(z_s | z_t) = sum_x phat(x | z_t) q(z_s | z_t, x),
-    q(z_s | z_t, x) = q(z_t | z_s) q(z_s | x) / q(z_t | x),
-
-which holds for any s < t: with fewer steps than T the kernel is still the exact one of the noise. The
-last z_0 is the molecule.
-
-Likelihood. For a world x, with z_0 = x and z_t drawn from q(z_t | x),
-
-    log p(x) >= E log p(x | z_1) - KL(q(z_T | x) || m)
-                - sum over s >= 1 of E KL(q(z_s | z_t, x) || p(z_s | z_t)),
-
-over the steps that are drawn, each pair counted once. A molecule is a set of N worlds: its Kekulé
-structures in all numberings. For w uniform among them log p(molecule) >= log N + E log p(w), by
-Jensen; this needs no exchangeable model. The estimate is unbiased for this bound.
+Likelihood. `digress_diffusion` has a lower bound of log p(x) for a world x. A molecule is a set of N
+worlds: its Kekulé structures in all numberings. For w uniform among them log p(molecule) >= log N +
+E log p(w), by Jensen; this needs no exchangeable model. The estimate is unbiased for this bound.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import log
 from typing import Any
 
@@ -43,7 +25,7 @@ from jaxtyping import Float, Float64, Int64, Integer
 from torch import Tensor
 from torch.nn import functional
 
-from nmln.baselines.base import BASELINES, LogProb, Named, seeded
+from nmln.baselines.base import BASELINES, LogProb, Named, check_settings, seeded
 from nmln.baselines.digress_common import (
     BOND_KINDS,
     SMALL,
@@ -53,19 +35,13 @@ from nmln.baselines.digress_common import (
     cosine_schedule,
     descending_times,
 )
+from nmln.baselines.digress_diffusion import Diffusion, Guess, Kinds, Noise, draw_categories
 from nmln.baselines.digress_features import NODE_FEATURES, WHOLE_FEATURES, Features
 from nmln.baselines.digress_network import GraphTransformer
 from nmln.errors import InputError
 from nmln.molecules.chemistry import encode_all
 from nmln.molecules.chemistry.elements import atom_weights, usual_valences
 from nmln.molecules.likelihood import Structures
-
-Kinds = Int64[Tensor, "graphs groups"]
-Sites = Int64[Tensor, "graphs sites"]
-Odds = Float64[Tensor, "graphs sites categories"]
-Guess = tuple[Float64[Tensor, "graphs nodes kinds"], Float64[Tensor, "graphs pairs bonds"]]
-Denoiser = Callable[[Kinds, Int64[Tensor, " graphs"]], Guess]
-"""Probabilities of the clean nodes and pairs of worlds at some times."""
 
 _PAIRS_COUNT = 5  # the weight of the cross-entropy of pairs
 
@@ -85,117 +61,7 @@ class DigressSettings(DiffusionSettings):
                 token=self.transitions,
                 kind="unknown",
             )
-        if self.bound_draws < 1:
-            raise InputError(f"bound_draws must be at least 1, got {self.bound_draws}.")
-
-
-@dataclass(frozen=True)
-class Noise:
-    """Independent noise of sites: kept with probability abar_t, else drawn from `stationary`."""
-
-    kept: Float64[Tensor, " times"]
-    stationary: Float64[Tensor, " categories"]
-
-    def noisy(self, clean: Sites, times: Int64[Tensor, " graphs"]) -> Sites:
-        """Draw z_t given x."""
-        redrawn = draw_categories(self.stationary.expand(*clean.shape, -1))
-        stays = torch.rand(clean.shape, dtype=torch.float64) < self.kept[times][:, None]
-        return torch.where(stays, clean, redrawn)
-
-    def forward(self, clean: Sites, time: int) -> Odds:
-        """The probabilities q(z_t | x) of all categories of z_t."""
-        return self._mix(functional.one_hot(clean, len(self.stationary)).double(), self.kept[time])
-
-    def backward(self, guess: Odds, noisy: Sites, earlier: int, time: int) -> Odds:
-        """p(z_s | z_t) for all categories of z_s, given probabilities of x; normalised."""
-        of_noisy = functional.one_hot(noisy, len(self.stationary)).double()
-        chance = self.stationary[noisy][..., None]
-        left = self.kept[time]
-        weights = guess / (left * of_noisy + (1 - left) * chance)  # phat(x) / q(z_t | x)
-        step = left / self.kept[earlier]
-        return (step * of_noisy + (1 - step) * chance) * self._mix(weights, self.kept[earlier])
-
-    def _mix(self, weights: Odds, left: Float64[Tensor, ""]) -> Odds:
-        return left * weights + (1 - left) * weights.sum(-1, keepdim=True) * self.stationary
-
-
-@dataclass(frozen=True)
-class Diffusion:
-    """The noise of worlds, nodes first and then pairs; drawing and likelihood with a denoiser."""
-
-    nodes: int
-    pairs: int
-    of_nodes: Noise
-    of_pairs: Noise
-
-    def noisy(self, worlds: Kinds, times: Int64[Tensor, " graphs"]) -> Kinds:
-        """Draw z_t given x."""
-        first, rest = self._parts(worlds)
-        return torch.cat((self.of_nodes.noisy(first, times), self.of_pairs.noisy(rest, times)), 1)
-
-    def backward(self, guess: Guess, worlds: Kinds, earlier: int, time: int) -> Guess:
-        """The probabilities of all nodes and pairs at an earlier time."""
-        first, rest = self._parts(worlds)
-        return (
-            self.of_nodes.backward(guess[0], first, earlier, time),
-            self.of_pairs.backward(guess[1], rest, earlier, time),
-        )
-
-    def draw(self, count: int, times: Sequence[int], denoise: Denoiser) -> Kinds:
-        """Worlds at the last of the times, which fall."""
-        worlds = self._picked(self._stationary(count))
-        for time, earlier in pairwise(times):
-            guess = denoise(worlds, torch.full((count,), time))
-            worlds = self._picked(self.backward(guess, worlds, earlier, time))
-        return worlds
-
-    def bound(
-        self, worlds: Kinds, times: Sequence[int], denoise: Denoiser
-    ) -> Float64[Tensor, " graphs"]:
-        """An unbiased estimate, per world, of a lower bound of log p under `draw`."""
-        first, rest = self._parts(worlds)
-        ends = self.of_nodes.forward(first, times[0]), self.of_pairs.forward(rest, times[0])
-        found = -divergence(ends, self._stationary(len(worlds)))
-        clean = (
-            functional.one_hot(first, len(self.of_nodes.stationary)).double(),
-            functional.one_hot(rest, len(self.of_pairs.stationary)).double(),
-        )
-        for time, earlier in pairwise(times):
-            when = torch.full((len(worlds),), time)
-            noisy = self.noisy(worlds, when)
-            model = self.backward(denoise(noisy, when), noisy, earlier, time)
-            # At the end the molecule itself must be drawn.
-            truth = self.backward(clean, noisy, earlier, time) if earlier else clean
-            found = found - divergence(truth, model)
-        return found
-
-    def _stationary(self, count: int) -> Guess:
-        return (
-            self.of_nodes.stationary.expand(count, self.nodes, -1),
-            self.of_pairs.stationary.expand(count, self.pairs, -1),
-        )
-
-    def _picked(self, odds: Guess) -> Kinds:
-        return torch.cat([draw_categories(part) for part in odds], 1)
-
-    def _parts(self, worlds: Kinds) -> tuple[Sites, Int64[Tensor, "graphs pairs"]]:
-        return worlds[:, : self.nodes], worlds[:, self.nodes :]
-
-
-def draw_categories(odds: Odds) -> Sites:
-    """One category per site, by probabilities that sum to one."""
-    chance = torch.rand(*odds.shape[:-1], 1, dtype=torch.float64)
-    return (chance > odds.cumsum(-1)[..., :-1]).sum(-1)
-
-
-def divergence(truth: Guess, model: Guess) -> Float64[Tensor, " graphs"]:
-    """KL(truth || model), summed over nodes and pairs."""
-    return torch.stack(
-        [
-            (torch.xlogy(one, one) - torch.xlogy(one, other)).sum((1, 2))
-            for one, other in zip(truth, model, strict=True)
-        ]
-    ).sum(0)
+        check_settings(self, {"bound_draws": 1})
 
 
 class Digress(GraphGenerator):
@@ -296,8 +162,8 @@ class Digress(GraphGenerator):
         return self.diffusion_of(graphs).draw(count, self.steps, self.denoise)
 
     @torch.no_grad()
-    def log_prob(self, molecules: Sequence[str]) -> LogProb:
-        """Unbiased estimates of lower bounds; the same ones at every call."""
+    def log_prob(self, molecules: Sequence[str], seed: int = 0) -> LogProb:
+        """Unbiased estimates of lower bounds; the same ones for the same seed."""
         self.network.eval()
         values = torch.full((len(molecules),), float("-inf"), dtype=torch.float64)
         batches = 0
@@ -306,7 +172,7 @@ class Digress(GraphGenerator):
             known = torch.tensor(encoded.positions, dtype=torch.int64)
             of_size = log(count / sum(self.counts))
             for some in torch.arange(len(known)).split(self.at_once) if len(known) else ():
-                with seeded(0, "bound", batches):
+                with seeded(seed, "bound", batches):
                     bounds = self._molecule_bounds(graphs, encoded.worlds[some])
                 values[known[some]] = bounds + of_size
                 batches += 1

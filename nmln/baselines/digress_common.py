@@ -12,12 +12,22 @@ import torch
 from jaxtyping import Float, Float64, Int64, Integer
 from torch import Tensor
 
-from nmln.baselines.base import Generator
+from nmln.baselines.base import Generator, check_settings
 from nmln.baselines.digress_network import NetworkSettings
 from nmln.buckets import Bucket, Bucketed
 from nmln.dropped import DropCounter, Dropped
 from nmln.errors import InputError
-from nmln.molecules.chemistry import BONDS, Molecule, encode_all, order_atoms, parse_all, space_for
+from nmln.molecules.chemistry import (
+    BONDS,
+    FRAGMENTS,
+    NORMALISED,
+    Molecule,
+    Refusal,
+    encode_all,
+    order_atoms,
+    parse_all,
+    space_for,
+)
 from nmln.molecules.decoding import Decoder
 from nmln.space import Space
 
@@ -39,11 +49,18 @@ class DiffusionSettings(NetworkSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_settings(self, {"times": 1, "batch": 1, "epochs": 1}, positive=("rate",))
         if not 1 <= self.sampling_steps <= self.times:
             raise InputError(
                 f"sampling_steps must be between 1 and times={self.times}, got {self.sampling_steps}."
             )
 
+
+_REFUSALS = {
+    "invalid": Refusal("not a molecule", "an atom has too many bonds, or the graph is a radical."),
+    "disconnected": Refusal(FRAGMENTS, "the graph has several pieces; a molecule is one."),
+    "normalised": Refusal(NORMALISED, "RDKit reads the graph as another one, with other charges."),
+}
 
 SMALL: dict[str, Any] = {
     "layers": 4, "heads": 4, "node_width": 64, "edge_width": 32, "whole_width": 32,
@@ -96,9 +113,10 @@ class Graphs:
         source = torch.cat((order, place[order[:, first], order[:, second]]), 1)
         return worlds.gather(1, source)
 
-    def decode(self, worlds: Integer[Tensor, "graphs groups"]) -> list[str | None]:
-        """The canonical SMILES of worlds; None where a world is not a valid molecule."""
-        return [one.smiles for one in Decoder(self.space).decode(worlds)]
+    def decode(self, worlds: Integer[Tensor, "graphs groups"]) -> list[str | Refusal]:
+        """The canonical SMILES of worlds, or why a world is not a valid molecule."""
+        decoded = Decoder(self.space).decode(worlds)
+        return [_REFUSALS[one.status] if one.smiles is None else one.smiles for one in decoded]
 
 
 class GraphGenerator(Generator):
@@ -111,6 +129,7 @@ class GraphGenerator(Generator):
     settings: Any  # DiffusionSettings, or those of the subclass
     sizes: tuple[Graphs, ...]  # in rising order
     counts: tuple[int, ...]  # of training molecules of every size
+    steps: list[int]  # times at which graphs are drawn, falling
     at_once = 100
 
     def __init__(self, name: str, settings: DiffusionSettings) -> None:
@@ -160,6 +179,14 @@ class GraphGenerator(Generator):
         self.sizes = tuple(Graphs(tuple(atoms), size) for size in sorted(found))
         self.counts = tuple(found[graphs.nodes] for graphs in self.sizes)
 
+    def draw_in(self, steps: int) -> None:
+        """Draw with another number of steps from now on; as many as the noise has is the full kernel."""
+        if not 1 <= steps <= self.settings.times:
+            raise InputError(
+                f"the number of steps must be between 1 and {self.settings.times}, got {steps}."
+            )
+        self.steps = descending_times(self.settings.times, steps)
+
     @property
     def graphs(self) -> Graphs:
         """The graphs of the largest size."""
@@ -198,12 +225,12 @@ class GraphGenerator(Generator):
             self.network.parameters(), lr=self.settings.rate, weight_decay=1e-12, amsgrad=True
         )
 
-    def draw(self, count: int) -> list[str | None]:
+    def draw(self, count: int) -> Sequence[str | Refusal | None]:
         if len(self.sizes) == 1:
             return self.graphs.decode(self.draw_worlds(self.graphs, count))
         shares = torch.tensor(self.counts, dtype=torch.float64)
         drawn = torch.multinomial(shares, count, replacement=True)
-        found: list[str | None] = [None] * count
+        found: list[str | Refusal | None] = [None] * count
         for number, graphs in enumerate(self.sizes):
             places: list[int] = torch.nonzero(drawn == number).flatten().tolist()
             if places:

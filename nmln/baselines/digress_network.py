@@ -14,13 +14,14 @@ so is that of a network of two layers after it. All graphs have the same size, s
 masks, and projections of one input are one matrix product.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nmln.baselines.base import check_settings
 from nmln.errors import InputError
 
 Nodes = Float[Tensor, "graphs nodes node_width"]
@@ -51,13 +52,13 @@ class NetworkSettings:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.layers < 1 or self.heads < 1 or self.node_width % self.heads:
+        sizes = [entry.name for entry in fields(NetworkSettings) if entry.name != "dropout"]
+        check_settings(self, dict.fromkeys(sizes, 1), ("dropout",))
+        if self.node_width % self.heads:
             raise InputError(
-                f"node_width must be a multiple of heads and layers at least 1, got "
-                f"node_width={self.node_width}, heads={self.heads} and layers={self.layers}."
+                f"node_width must be a multiple of heads, got node_width={self.node_width} and "
+                f"heads={self.heads}."
             )
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout must be at least 0 and below 1, got {self.dropout}.")
 
 
 class GraphTransformer(nn.Module):

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from nmln.baselines.base import BASELINES, Named
+from nmln.baselines.base import BASELINES, Named, check_settings
 from nmln.baselines.notations import END, Codes
 from nmln.baselines.strings import State, StringBaseline, StringNetwork, StringSettings
 from nmln.errors import InputError
@@ -41,6 +41,9 @@ class GRUSettings(StringSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_settings(
+            self, {"layers": 1, "units": 1, "embedded": 1}, ("dropout",), positive=("clip",)
+        )
         if self.cell not in CELLS:
             raise InputError(
                 f"there is no cell {self.cell!r}. Take one of {', '.join(CELLS)}.",

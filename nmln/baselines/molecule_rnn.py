@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from nmln.baselines.base import BASELINES, Named
+from nmln.baselines.base import BASELINES, Named, check_settings
 from nmln.baselines.notations import END, Codes
 from nmln.baselines.strings import State, StringBaseline, StringNetwork, StringSettings
 from nmln.molecules.chemistry import Molecule, parse_all
@@ -43,6 +43,10 @@ class MoleculeRNNSettings(StringSettings):
     layers: int = 3
     decay: float = 1e-4
     judged: int = 1024  # samples whose validity chooses the epoch; 0 for the last epoch
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_settings(self, {"embedded": 1, "units": 1, "layers": 1, "decay": 0, "judged": 0})
 
 
 class MoleculeRNNNetwork(StringNetwork):
@@ -121,7 +125,7 @@ class MoleculeRNN(StringBaseline):
     def _valid(self) -> int:
         """The number of valid molecules among some samples."""
         self.network.eval()
-        texts = [text for text in self.draw(self.settings.judged) if text is not None]
+        texts = [text for text in self.draw(self.settings.judged) if isinstance(text, str)]
         return sum(isinstance(found, Molecule) for found in parse_all(texts))
 
 
@@ -169,7 +173,7 @@ BASELINES.add(
     Named(
         "Molecule-RNN, randomised SMILES",
         MoleculeRNN,
-        replace(_CONVERGED, randomised=True, patience=10, spellings=50),
+        replace(_CONVERGED, randomised=True, patience=10, spellings=1000),
         "Molecule-RNN on a new random SMILES of each molecule in every epoch, to convergence.",
     ),
 )

@@ -88,10 +88,9 @@ def split_selfies(smiles: str) -> list[str] | Refusal:
     """The symbols of SELFIES."""
     try:
         return list(selfies.split_selfies(selfies.encoder(smiles)))
-    except selfies.EncoderError:
-        return Refusal(
-            "SELFIES does not allow its valences", f"{smiles} has valences that SELFIES forbids."
-        )
+    except selfies.EncoderError as error:
+        reason = " ".join(str(error).split())
+        return Refusal("SELFIES cannot write it", f"{smiles}: {reason[:200]}")
 
 
 def join_selfies(tokens: Sequence[str]) -> str:

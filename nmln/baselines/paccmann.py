@@ -24,18 +24,20 @@ that temperature: with z_k drawn from the encoder,
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log, pi
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot, pad
 
-from nmln.baselines.base import BASELINES, LogProb, Named, seeded
+from nmln.baselines.base import BASELINES, LogProb, Named, check_settings, seeded
 from nmln.baselines.notations import END, Codes
 from nmln.baselines.strings import State, StringBaseline, StringNetwork, StringSettings
+from nmln.errors import InputError
 
 Latent = Float[Tensor, "strings latent"]
+Kl = Literal["published", "per molecule"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +58,19 @@ class SVAESettings(StringSettings):
     dropout: float = 0.2  # between layers
     word_dropout: float = 0.15
     temperature: float = 0.8
-    kl: Literal["published", "per molecule"] = "published"
+    kl: Kl = "published"
     draws: int = 32  # of z, for the bound on a log-probability
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sizes = ("units", "layers", "latent", "width", "depth", "draws")
+        check_settings(
+            self, dict.fromkeys(sizes, 1), ("dropout", "word_dropout"), positive=("temperature",)
+        )
+        if self.kl not in (known := get_args(Kl)):
+            raise InputError(
+                f"kl must be one of {', '.join(map(repr, known))}, got {self.kl!r}.", token="kl"
+            )
 
 
 def moved(
@@ -225,9 +238,9 @@ class SVAE(StringBaseline):
         weight = 1 / (1 + exp(15 - min(0.003 * update, 700.0)))
         return (each.sum(1) / torch.tensor(rows.going)).sum() + weight * kl.sum()
 
-    def log_prob(self, molecules: Sequence[str]) -> LogProb | None:
-        """A bound in expectation, by importance sampling with a fixed seed."""
-        with seeded(0, "log_prob", 0):
+    def log_prob(self, molecules: Sequence[str], seed: int = 0) -> LogProb | None:
+        """A bound in expectation, by importance sampling."""
+        with seeded(seed, "log_prob", 0):
             return super().log_prob(molecules)
 
     @property

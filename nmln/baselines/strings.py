@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
-from nmln.baselines.base import Generator, LogProb, seeded
+from nmln.baselines.base import Generator, LogProb, check_settings, seeded
 from nmln.baselines.notations import END, Codes, Notation, Vocabulary, notation_named
 from nmln.dropped import DropCounter, Dropped
 from nmln.errors import InputError
@@ -49,16 +49,8 @@ class StringSettings:
     tokens: tuple[str, ...] = ()  # known beside those of the training molecules
 
     def __post_init__(self) -> None:
-        if min(self.batch, self.epochs, self.longest, self.patience) < 1 or self.spellings < 0:
-            raise InputError(
-                "batch, epochs, longest and patience must be at least 1 and spellings at least 0, got "
-                f"{self.batch}, {self.epochs}, {self.longest}, {self.patience} and {self.spellings}."
-            )
-        if not (0 <= self.held_out < 1 and 0 < self.rate < float("inf")):
-            raise InputError(
-                "held_out must be at least 0 and below 1 and rate positive, got "
-                f"{self.held_out} and {self.rate}."
-            )
+        least = {"batch": 1, "epochs": 1, "longest": 1, "patience": 1, "spellings": 0}
+        check_settings(self, least, ("held_out",), ("rate",))
 
 
 class StringNetwork(nn.Module):
@@ -241,7 +233,7 @@ class StringBaseline(Generator):
             found[part] = self.network.nats(codes).double()
         return found
 
-    def log_prob(self, molecules: Sequence[str]) -> LogProb | None:
+    def log_prob(self, molecules: Sequence[str], seed: int = 0) -> LogProb | None:
         """A lower bound: only the canonical and some random spellings are summed over."""
         values = torch.full((len(molecules),), -torch.inf, dtype=torch.float64)
         known = [self.spellings(smiles) for smiles in molecules]

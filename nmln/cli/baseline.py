@@ -188,6 +188,7 @@ def _telling(tell: Callable[[int, int], None]) -> Callable[[int, int, float], No
     epilog=examples(
         "nmln baseline sample runs/theirs --num-samples 50000",
         "nmln baseline sample runs/theirs --seed 1 --output theirs-1",
+        "nmln baseline sample runs/digress --steps 500",
     )
 )
 def sample(
@@ -201,6 +202,14 @@ def sample(
     size: Annotated[
         int | None,
         typer.Option(min=1, help="Heavy atoms per molecule; must be those of the training."),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Steps of denoising of DiGress and ConGress, up to 500; fewer are faster.",
+            show_default="as trained",
+        ),
     ] = None,
     seed: Seed = 0,
     overwrite: Annotated[
@@ -225,7 +234,7 @@ def sample(
     opened = open_baseline(run)
     with bar("sampling") as tell:
         found = draw(
-            opened, num_samples, output, seed=seed, size=size, overwrite=overwrite,
+            opened, num_samples, output, seed=seed, size=size, steps=steps, overwrite=overwrite,
             again=command, about={"command": command}, progress=tell,
         )  # fmt: skip
     [level] = found["levels"]

@@ -223,7 +223,7 @@ def likelihood(
         for number in range(0, len(molecules), _SCORED):
             some = molecules[number : number + _SCORED]
             with torch.no_grad(), seeded(seed, f"likelihood {part}", number // _SCORED):
-                scored = opened.generator.log_prob(some)
+                scored = opened.generator.log_prob(some, int(torch.randint(2**62, ())))
             if scored is None:
                 raise InputError(
                     f"{opened.head.name} has no correct likelihood of molecules. Compare it by its "

@@ -16,10 +16,11 @@ import torch
 from torch import nn
 
 from nmln import checkpoint
+from nmln.baselines.digress_common import GraphGenerator
 from nmln.dropped import Dropped
 from nmln.errors import InputError, InterruptedRunError
 from nmln.files import write_json
-from nmln.molecules.chemistry import FRAGMENTS, STATUSES, Refusal, parse_all
+from nmln.molecules.chemistry import FRAGMENTS, NORMALISED, STATUSES, Refusal, parse_all
 from nmln.molecules.sample_files import judge
 from nmln.runs.baseline import OpenedBaseline
 from nmln.runs.folder import RunFolder
@@ -53,6 +54,7 @@ from nmln.signals import GivenUpError, give_way, interruption
 SAVE_EVERY = 20.0  # seconds
 _REMEMBERED = 500_000  # texts whose molecule is kept; beyond that they are parsed again
 _NOTHING = Refusal("nothing", "the baseline wrote no molecule.")
+_REASONS = {FRAGMENTS: "disconnected", NORMALISED: "normalised"}  # the statuses of other reasons
 
 
 @dataclass
@@ -80,6 +82,7 @@ def sample(
     *,
     seed: int = 0,
     size: int | None = None,
+    steps: int | None = None,
     overwrite: bool = False,
     again: str = "the same command",
     about: dict[str, Any] | None = None,
@@ -94,6 +97,7 @@ def sample(
         output: the folder of the samples; by default `samples` in that of the run.
         seed: the seed of all random numbers.
         size: heavy atoms of the samples, which must be those of the training molecules.
+        steps: steps of denoising, for baselines that have them; by default as their settings say.
         overwrite: whether older samples may be replaced, once the new ones are complete.
         again: the command that continues the sampling.
         about: entries for the summary, such as the command.
@@ -109,15 +113,20 @@ def sample(
     if size is not None and sizes != (size,):
         known = " or ".join(map(str, sizes))
         raise InputError(
-            f"this baseline was trained on molecules of {known} heavy atoms, but {size} are asked for. "
-            "Train another one on molecules of that size.",
+            f"this baseline draws molecules of all its sizes, {known} heavy atoms, by their shares in "
+            "the data. Leave --size out, or train another one on molecules of that size."
+            if size in sizes
+            else f"this baseline was trained on molecules of {known} heavy atoms, but {size} are asked "
+            "for. Train another one on molecules of that size.",
             str(opened.folder),
             token=str(size),
             kind="unsupported",
         )
+    if steps is not None:
+        _set_steps(opened, steps)
     place = SamplePlace("molecules", output or RunFolder(opened.folder).samples)
     settings = SamplingSettings(
-        count, chains=1, burn_in=0, seed=seed, block=1, model=opened.fingerprint
+        count, chains=1, burn_in=0, moves=steps or 0, seed=seed, block=1, model=opened.fingerprint
     )
     with only_sampler(place):
         begun = _begin(place, settings, about or {}, overwrite)
@@ -125,6 +134,18 @@ def sample(
         with interruption(True) as interrupted, _giving_way(opened.generator.network):
             _draw(opened, begun, drawn, interrupted, again, progress, save_every)
         return _finish(opened, place, begun, drawn)
+
+
+def _set_steps(opened: OpenedBaseline, steps: int) -> None:
+    if not isinstance(opened.generator, GraphGenerator):
+        raise InputError(
+            f"{opened.head.name} has no steps of denoising: only DiGress and ConGress have. Leave "
+            "--steps out.",
+            str(opened.folder),
+            token="--steps",
+            kind="unsupported",
+        )
+    opened.generator.draw_in(steps)
 
 
 def _begin(
@@ -204,7 +225,7 @@ def _draw(
 
 
 def _lines(
-    names: "_Names", drawn: _Drawn, first: int, texts: Sequence[str | None]
+    names: "_Names", drawn: _Drawn, first: int, texts: Sequence[str | Refusal | None]
 ) -> Iterator[str]:
     """The rows of samples; those that are not valid are counted by reason."""
     for number, found in enumerate(names.of(texts), first):
@@ -212,7 +233,7 @@ def _lines(
             yield f"{number},0,valid,{found}"
             continue
         drawn.refuse(number, found)
-        yield f"{number},0,{'disconnected' if found.reason == FRAGMENTS else 'invalid'},"
+        yield f"{number},0,{_REASONS.get(found.reason, 'invalid')},"
 
 
 class _Names:
@@ -222,13 +243,19 @@ class _Names:
         self.sizes = sizes
         self._known: dict[str, str | Refusal] = {}
 
-    def of(self, texts: Sequence[str | None]) -> list[str | Refusal]:
+    def of(self, texts: Sequence[str | Refusal | None]) -> list[str | Refusal]:
         if len(self._known) > _REMEMBERED:
             self._known.clear()
-        new = list(dict.fromkeys(text for text in texts if text and text not in self._known))
+        written = (
+            text for text in texts if text and isinstance(text, str) and text not in self._known
+        )
+        new = list(dict.fromkeys(written))
         for text, found in zip(new, parse_all(new), strict=True):
             self._known[text] = judge(found, *self.sizes)
-        return [self._known[text] if text else _NOTHING for text in texts]
+        return [
+            self._known[one] if isinstance(one, str) else one or _NOTHING
+            for one in (text or None for text in texts)
+        ]
 
 
 @contextmanager

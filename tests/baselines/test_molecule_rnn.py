@@ -263,7 +263,9 @@ def test_the_published_schedule(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch": 0}, "batch, epochs, longest and patience must be at least 1"),
+        ({"batch": 0}, "batch must be at least 1, got 0"),
+        ({"layers": 0}, "layers must be at least 1, got 0"),
+        ({"judged": -5}, "judged must be at least 0, got -5"),
         ({"held_out": 1.0}, "held_out must be at least 0 and below 1"),
         ({"notation": "morse"}, "no notation 'morse'"),
     ],

@@ -48,6 +48,7 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 PARCEL = 1024  # worlds or lines handled at a time, here or by a worker
 FRAGMENTS = "several fragments"  # the reason by which texts of disconnected molecules are refused
+NORMALISED = "another charge"  # the reason by which worlds that RDKit rewrites are refused
 LONGEST = 4000  # characters of a SMILES; RDKit was seen to crash on those of 20,000 atoms
 _SHOWN = 80  # of them, in a message
 
