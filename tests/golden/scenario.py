@@ -20,7 +20,6 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
-
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 EXPECTED = HERE / "expected"

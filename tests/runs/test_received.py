@@ -254,7 +254,7 @@ LONG = "9" * 5_000
     ("arguments", "told"),
     [
         (("data", "fetch", f"qm9-{LONG}"), "not a set that can be fetched"),
-        (("data", "info", f"qm9-{LONG}"), "are not known here"),
+        (("data", "info", f"qm9-{LONG}"), "name too long"),
         (("train", f"qm9-{LONG}", "--output", "out", "--processes", "1"), "name too long"),
         (("train", "m.smi", "--set", f"training.steps={LONG}"), "training.steps"),
         (("train", "m.smi", "--set", f"model.bound={'[' * 100_000}"), "model.bound"),
