@@ -88,8 +88,8 @@ class Ladder:
         most, rates = _MOST_LEVELS, _climbed(free_groups, swap, ends, _MOST_LEVELS)
         if rates[-1] < noisiest:
             raise InputError(
-                f"a swap probability of {swap:g} (ladder.swap) needs more than {most:,} levels on worlds "
-                f"of {free_groups:,} groups. Take a lower one.",
+                f"a swap probability of {swap:g} (ladder.swap) needs more than {most:,} levels on "
+                f"worlds of {free_groups:,} groups. Take a lower one.",
                 token="swap",
                 kind="size",
             )
