@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from nmln import checkpoint
 from nmln.files import write_json
 
 
@@ -43,6 +44,18 @@ class Cell:
 
     def done(self, step: str) -> bool:
         return bool(self.known().get(step, {}).get("done"))
+
+
+def drawn_so_far(folder: Path) -> list[str | None]:
+    """The samples that an interrupted sampling of a baseline has kept, as `drawn` gives them."""
+    block = folder / ".nmln-sampling" / "block-0"
+    kept = checkpoint.load(block)
+    tree = checkpoint.unflatten(kept.tensors, kept.content)
+    written = (block / "rows.csv.gz").read_bytes()[: tree["offset"]]
+    text = (gzip.decompress(written) + tree["pending"].numpy().tobytes()).decode()
+    rows = [line.split(",") for line in text.splitlines()]
+    assert [int(row[0]) for row in rows] == list(range(len(rows)))
+    return [row[3] if row[2] == "valid" else None for row in rows]
 
 
 def drawn(folder: Path) -> list[str | None]:

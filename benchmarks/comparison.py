@@ -7,9 +7,10 @@ the commands that a user would type; they are kept in the result with their proc
 interrupted continues, and what is done is not repeated.
 
 A row for each goes to docs/results/baselines/NAME.json. Sampling ends with the number of samples or
-when an hour of processor time would not be enough. Every row has the metrics of the first 10,000,
-20,000, 50,000 and 200,000 samples, as far as there are, so that equal numbers can be compared. `--page`
-writes the table into docs/explanation/comparison.md and draws docs/figures/comparison.svg from all rows.
+when an hour of processor time would not be enough; `--partial` takes what an interrupted one has. Every
+row has the metrics of the first 10,000, 20,000, 50,000 and 200,000 samples, as far as there are, so that
+equal numbers can be compared. `--page` writes the table into docs/explanation/comparison.md and draws
+docs/figures/comparison.svg from all rows.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import Cell, drawn
+from benchmarks.cells import Cell, drawn, drawn_so_far
 from nmln.baselines.base import BASELINES
 from nmln.evaluation import RecallCurve, evaluate
 from nmln.files import plain, write_json, write_lines
@@ -43,11 +44,13 @@ BEGIN, END = "<!-- table -->", "<!-- end of the table -->"
 class Model(Cell):
     """One model of the comparison."""
 
-    def __init__(self, name: str, folder: Path, minutes: float, samples: int) -> None:
+    def __init__(
+        self, name: str, folder: Path, minutes: float, samples: int, partial: bool = False
+    ) -> None:
         own = unpack(DATA, folder) if name == "shipped" else folder / name
         super().__init__(own, folder / f"{name}.times.json")
         self.name, self.minutes, self.samples = name, minutes, samples
-        self.ours = name in OURS
+        self.ours, self.partial = name in OURS, partial
 
     def train(self) -> None:
         if self.name == "shipped" or self.done("training"):
@@ -62,7 +65,7 @@ class Model(Cell):
         self.nmln("training", *verb, *name, DATA, *one, *budget)
 
     def sample(self) -> None:
-        if self.done("sampling"):
+        if self.done("sampling") or self.partial:
             return
         verb = ["sample"] if self.ours else ["baseline", "sample"]
         one = ["--processes", 1] if self.ours else []
@@ -96,7 +99,8 @@ class Model(Cell):
         likelihood = self.likelihood()
         references = of_run(self.folder)
         train, test = references["train"].smiles, references["test"].smiles
-        samples = drawn(self.folder / "samples")
+        whole = self.done("sampling")
+        samples = (drawn if whole else drawn_so_far)(self.folder / "samples")
         counts = [count for count in CUTS if count <= len(samples)] or [len(samples)]
         cuts = {str(count): described(samples[:count], train, test) for count in counts}
         known = self.known()
@@ -108,6 +112,7 @@ class Model(Cell):
             "train": len(train),
             "test": len(test),
             "steps": known,
+            "drawn": len(samples),
             "trained": head.get("trained"),
             "settings": head.get("settings"),
             "likelihood": likelihood,
@@ -242,13 +247,16 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0, help="CPU minutes of training")
     parser.add_argument("--samples", type=int, default=50_000)
     parser.add_argument("--runs", type=Path, default=Path("runs/comparison"))
+    parser.add_argument(
+        "--partial", action="store_true", help="take what an interrupted sampling has drawn"
+    )
     parser.add_argument("--page", action="store_true", help="write the table and the figure")
     given = parser.parse_args()
     for name in given.names:
         if (RESULTS / f"{name}.json").exists():
             print(f"{name} is done")
             continue
-        row = Model(name, given.runs, given.minutes, given.samples).row()
+        row = Model(name, given.runs, given.minutes, given.samples, given.partial).row()
         RESULTS.mkdir(parents=True, exist_ok=True)
         write_json(RESULTS / f"{name}.json", plain(row))
         cut = max(row["samples"], key=int)

@@ -1,7 +1,9 @@
 """Data of several domains: one bucket of worlds for each, and how replicas are dealt out to them."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from nmln.errors import InputError
 from nmln.language import Language
 from nmln.space import Space
 
-LEAST = 4  # replicas, and data of a minibatch, that a bucket has at least
+LEAST = 4  # replicas, and data of a minibatch, that a bucket has at least, if there are enough
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,14 @@ def name_of(space: Space) -> str:
     return " and ".join(f"{count} {sort}" for sort, count in counts)
 
 
+def labels_of(spaces: Sequence[Space]) -> list[str]:
+    """The names of several domains, each only once: those of one size are numbered, `2 #1`, `2 #2`."""
+    names = [name_of(space) for space in spaces]
+    totals = Counter(names)
+    numbers = {name: count(1) for name in totals}
+    return [name if totals[name] == 1 else f"{name} #{next(numbers[name])}" for name in names]
+
+
 def names_of(spaces: Sequence[Space], most: int = 8) -> str:
     """Several domains in words."""
     shown = ", ".join(name_of(space) for space in spaces[:most])
@@ -155,18 +165,24 @@ def shares_of(buckets: Sequence[Bucket]) -> tuple[float, ...]:
     return tuple(len(bucket.worlds) / total for bucket in buckets)
 
 
-def deal(total: int, shares: Sequence[float], least: int) -> list[int]:
+def floor_of(total: int, domains: int) -> int:
+    """How many of `total` things each of some domains has at least: `LEAST`, or fewer if it must be."""
+    return max(1, min(LEAST, total // domains))
+
+
+def deal(total: int, shares: Sequence[float], least: int, setting: str = "the number") -> list[int]:
     """`total` things by shares, in whole numbers that add up to it, at least `least` each.
 
-    What the small ones need to reach the floor is taken from the others in proportion.
+    What the small ones need to reach the floor is taken from the others in proportion. An error names
+    the `setting` that `total` comes from.
     """
     if len(shares) == 1:
         return [total]
     if least * len(shares) > total:
         raise InputError(
-            f"{total} replicas or data of a step must be dealt out to {len(shares)} domains, at least "
-            f"{least} to each, which takes {least * len(shares)}. Raise chains.replicas and "
-            "training.batch, take fewer processes, or learn from fewer sizes.",
+            f"{setting} must be at least {least * len(shares)} for {len(shares)} domains with at least "
+            f"{least} each, got {total}. Raise chains.replicas and training.batch, learn from fewer "
+            "sizes (--sizes or --max-size), or take fewer processes or blocks.",
             kind="conflict",
         )
     small = {place for place, share in enumerate(shares) if share * total < least}

@@ -83,7 +83,7 @@ def measure(language: Language, domain: Mapping[str, Sequence[str] | int]) -> Me
     tables = CONSTANT * sum(counts.values())
     for attribute in language:
         shape = [counts.get(sort, 0) for sort in attribute.sorts]
-        count = _count_tuples(attribute, shape)
+        count = count_tuples(attribute, shape)
         size = len(attribute.categories)
         groups += count
         entries += count * size
@@ -141,7 +141,7 @@ class Space:
         group = entry = 0
         for attribute in self.language:
             shape = tuple(len(self.domain[sort]) for sort in attribute.sorts)
-            count = _count_tuples(attribute, shape)
+            count = count_tuples(attribute, shape)
             yield Block(attribute, shape, group, count, entry)
             group += count
             entry += count * len(attribute.categories)
@@ -403,7 +403,7 @@ def _value_dtype(language: Language) -> torch.dtype:
     return torch.int16 if largest <= 2**15 else torch.int32
 
 
-def _count_tuples(attribute: Attribute, shape: Sequence[int]) -> int:
+def count_tuples(attribute: Attribute, shape: Sequence[int]) -> int:
     """The number of tuples that have a group, without building them."""
     if attribute.symmetric:
         n = shape[0]

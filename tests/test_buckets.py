@@ -6,6 +6,7 @@ import torch
 from nmln.buckets import (
     Bucketed,
     domain_in_json,
+    labels_of,
     name_of,
     names_of,
     size_of,
@@ -62,6 +63,8 @@ def test_domains_are_named_by_their_sizes() -> None:
     assert name_of(people) == "2 person and 3 thing"
     assert names_of(SPACES * 4) == "2, 3, 4, 2, 3, 4, 2, 3 and 4 more"
     assert size_of(people) == (5, 2, 3)
+    assert labels_of(SPACES) == ["2", "3", "4"]
+    assert labels_of([*SPACES, SPACES[1]]) == ["2", "3 #1", "4", "3 #2"]
 
 
 @pytest.mark.parametrize("domain", [{"node": 3}, {"node": ["Anna", "Bob"]}, {"node": ["1", "0"]}])

@@ -4,7 +4,8 @@ import csv
 import json
 import subprocess
 import sys
-from math import exp
+from itertools import product
+from math import exp, log
 from pathlib import Path
 
 import pytest
@@ -237,7 +238,8 @@ def test_a_trained_model_is_asked_about_other_constants(here: Path) -> None:
     assert done.exit_code == 0, done.output
     known = "Friends(Xaver, Yann)\n0.8 Smokes(Xaver)\n!Cancer(Zoe)\n"
     (here / "new.db").write_text(known)
-    done = run("infer", "-i", "run", "-e", "new.db", "-q", "Cancer,Smokes", "-o", "run.csv")
+    with pytest.warns(UserWarning, match="size 3: it was trained on 2"):
+        done = run("infer", "-i", "run", "-e", "new.db", "-q", "Cancer,Smokes", "-o", "run.csv")
     assert done.exit_code == 0, done.output
     assert "put on the constants of the evidence: 3." in done.output
     done = run("infer", "-i", "open.mln", "-e", "new.db", "-q", "Cancer,Smokes", "-o", "mln.csv")
@@ -252,13 +254,19 @@ def test_a_trained_model_is_asked_about_other_constants(here: Path) -> None:
     done = run("infer", "-i", "run", "-e", "old.db", "-q", "Smokes")
     assert "Smokes(Bob)" in done.output
     assert "put on" not in done.output
-    with pytest.warns(UserWarning, match="size 3: it was trained on 2"):
+    with pytest.warns(UserWarning, match="size 3: it was trained on 2") as seen:
         done = run("infer", "-i", "run", "--size", "3", "-q", "Smokes")
+    assert len(seen) == 1
     assert "Smokes(2)" in done.output
+    (here / "misspelt.db").write_text("Smokes(Bob)\n0.8 Smokes(Ana)\n")
+    assert error_of("infer", "-i", "run", "-e", "misspelt.db", "-q", "Cancer").startswith(
+        "misspelt.db:2:12: Ana is not a constant of sort person in this model, but Bob is. Did you mean "
+        "Anna? For a new domain, "
+    )
     assert "this is a .mln file" in error_of(
         "infer", "-i", "open.mln", "--size", "3", "-q", "Smokes"
     )
-    assert "unknown predicate" in error_of("infer", "-i", "run", "-e", "evidence.db", "-q", "Tall")
+    assert "unknown predicate" in error_of("infer", "-i", "run", "-e", "old.db", "-q", "Tall")
 
 
 def test_weights_are_learned_from_databases_with_their_own_constants(here: Path) -> None:
@@ -284,3 +292,129 @@ def test_weights_are_learned_from_databases_with_their_own_constants(here: Path)
     assert float(rows(here / "new.csv")[0]["probability"]) == pytest.approx(
         odds / (1 + odds), abs=1e-6
     )
+
+
+OPEN = "Smokes(person)\nCancer(person)\n0 Smokes(x)\n0 Smokes(x) => Cancer(x)\n"
+A = "Smokes(Anna)\nCancer(Anna)\nCancer(Bob)\n"
+B = "Smokes(Xaver)\nCancer(Xaver)\nCancer(Yann)\nSmokes(Zoe)\n"
+
+
+def test_worlds_of_one_file_have_their_own_constants_where_that_is_asked_for(here: Path) -> None:
+    (here / "open.mln").write_text(OPEN)
+    for name, text in (("a.db", A), ("b.db", B), ("both.db", f"{A}---\n{B}")):
+        (here / name).write_text(text)
+
+    def weights(name: str, *options: str) -> tuple[list[str], str]:
+        done = run("learn", "-i", "open.mln", "-o", name, *options)
+        assert done.exit_code == 0, (done.output, done.exception)
+        return [str(one) for one in read_mln(name).formulas], done.output
+
+    files, said = weights("files.mln", "-t", "a.db", "-t", "b.db")
+    assert "note" not in said
+    each, said = weights("each.mln", "-t", "both.db", "--domains", "each")
+    assert each == files
+    assert "2 worlds of 2 domains (2, 3 constants)" in said
+    assert "note" not in said
+    common, said = weights("common.mln", "-t", "both.db")
+    assert common != files
+    assert "note: both.db: the worlds name different constants: 0 of 5 are common to all." in said
+    assert "--domains each takes those of each world" in said
+    assert weights("named.mln", "-t", "both.db", "--domains", "common")[0] == common
+    learn = ("learn", "-i", "open.mln", "-t", "both.db", "-o", "x.mln", "--domains")
+    assert "common or each, got 'all'" in error_of(*learn, "all")
+
+
+def test_formulas_over_several_domains_name_no_constants(here: Path) -> None:
+    (here / "open.mln").write_text(OPEN + "0 Smokes(Anna) v Cancer(Anna)\n")
+    (here / "a.db").write_text(A)
+    (here / "b.db").write_text(B)
+    (here / "c.db").write_text("Smokes(Cleo)\nCancer(Dirk)\n")
+    (here / "both.db").write_text(f"{A}---\n{B}")
+    wrong = "open.mln:5: formulas over several domains cannot name constants, but Smokes(Anna) v "
+    for options in (
+        ("-t", "a.db", "-t", "b.db"),
+        ("-t", "a.db", "-t", "c.db"),  # of one size: the constants are numbered
+        ("-t", "both.db", "--domains", "each"),
+        ("-t", "both.db", "--domains", "each", "--set", "training.steps=0"),
+    ):
+        found = error_of("learn", "-i", "open.mln", *options, "-o", "x.mln")
+        assert found.startswith(wrong), found
+        assert "person = {Anna, ...}" in found
+    (here / "d.db").write_text("Smokes(Anna)\nCancer(Bob)\nCancer(Dirk)\n")  # has Anna too
+    done = run("learn", "-i", "open.mln", "-t", "a.db", "-t", "d.db", "-o", "x.mln")
+    assert done.exit_code == 0, done.exception
+
+
+def test_weights_of_named_databases_answer_questions_about_new_people(here: Path) -> None:
+    """Databases of two, three and four people; the answers about three others by enumeration."""
+    (here / "open.mln").write_text(
+        "Smokes(person)\nCancer(person)\nFriends(person, person) symmetric irreflexive\n"
+        "0 Smokes(x) => Cancer(x)\n0 Friends(x, y) => (Smokes(x) <=> Smokes(y))\n0 Friends(x, y)\n"
+    )
+    (here / "a.db").write_text(
+        "Smokes(Anna)\nCancer(Anna)\n!Smokes(Bob)\n---\nFriends(Anna, Bob)\nCancer(Bob)\n"
+    )
+    (here / "b.db").write_text("Friends(Carl, Dora)\nSmokes(Carl)\nSmokes(Dora)\nCancer(Eve)\n")
+    (here / "c.db").write_text(
+        "Friends(Fred, Gil)\nSmokes(Hal)\nCancer(Hal)\nFriends(Hal, Ina)\n!Smokes(Ina)\n"
+    )
+    files = [word for name in "abc" for word in ("-t", f"{name}.db")]
+    done = run("learn", "-i", "open.mln", *files, "-o", "learned.mln")
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "4 worlds of 3 domains (2, 3, 4 constants)" in done.output
+    ill, alike, friends = (one.weight or 0.0 for one in read_mln("learned.mln").formulas)
+    assert min(map(abs, (ill, alike, friends))) > 0.05
+
+    (here / "new.db").write_text("Smokes(Xaver)\nFriends(Xaver, Yann)\n!Cancer(Zoe)\n")
+    asked = "Smokes(Yann),Cancer(Xaver),Smokes(Zoe),Friends(Yann, Zoe)"
+    done = run("infer", "-i", "learned.mln", "-e", "new.db", "-q", asked, "-o", "new.csv")
+    assert done.exit_code == 0, (done.output, done.exception)
+    found = {row["query"]: float(row["probability"]) for row in rows(here / "new.csv")}
+
+    total, true = 0.0, dict.fromkeys(found, 0.0)
+    for bits in product((False, True), repeat=9):
+        smokes, cancer, pairs = bits[:3], bits[3:6], dict(zip(PAIRS, bits[6:], strict=True))
+        if not (smokes[0] and pairs[0, 1] and not cancer[2]):
+            continue
+        score = sum(ill * (not s or c) for s, c in zip(smokes, cancer, strict=True))
+        for (x, y), tied in pairs.items():  # a formula counts a pair in both orders
+            score += 2 * alike * (not tied or smokes[x] == smokes[y]) + 2 * friends * tied
+        total += exp(score)
+        for name, holds in zip(found, (smokes[1], cancer[0], smokes[2], pairs[1, 2]), strict=True):
+            true[name] += exp(score) * holds
+    assert found == pytest.approx({name: share / total for name, share in true.items()}, abs=1e-6)
+
+
+PAIRS = ((0, 1), (0, 2), (1, 2))
+
+
+def test_worlds_are_scored_on_their_own_domains(here: Path) -> None:
+    """Of formulas alone, so that the likelihoods are those of the formulas on each domain."""
+    (here / "open.mln").write_text(OPEN.replace("0 ", "0.7 "))
+    (here / "train.db").write_text(f"{A}---\n{B}")
+    settings = ["model.potential=formula", "model.base=false", "training.steps=0",
+                "training.processes=1", "chains.replicas=8", "training.batch=8"]  # fmt: skip
+    changes = [word for one in settings for word in ("--set", one)]
+    learn = ("learn", "-i", "open.mln", "-t", "train.db", "--domains", "each", "-o", "run")
+    done = run(*learn, *changes)
+    assert done.exit_code == 0, (done.output, done.exception)
+    worlds = ["Smokes(Emil)\nCancer(Fred)\n", "Smokes(Gil)\n!Smokes(Hal)\n!Smokes(Ina)\n",
+              "Smokes(Anna)\nCancer(Bob)\n"]  # fmt: skip
+    (here / "new.db").write_text("---\n".join(worlds))
+    likelihood = ("infer", "-i", "run", "--likelihood")
+    done = run(*likelihood, "new.db", "-o", "run.csv")
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "world 1: log P = -" in done.output
+    assert "given 3 constants" in done.output
+    found = [float(row["log_probability"]) for row in rows(here / "run.csv")]
+    # Of a person: neither, cancer, smokes, both; all persons are independent.
+    chance = [exp(0.7), exp(0.7), exp(0.7), exp(1.4)]
+    log_z, scores = log(sum(chance)), {"neither": 0.7, "cancer": 0.7, "smokes": 0.7}
+    pair = scores["smokes"] + scores["cancer"] - 2 * log_z
+    three = scores["smokes"] + 2 * scores["neither"] - 3 * log_z
+    assert found == pytest.approx([pair, three, pair], abs=1e-4)
+    one = error_of(*likelihood, "new.db", "--size", "3")
+    assert "new.db:1:8: undeclared constant Emil" in one
+    assert "One domain is scored at a time" in one
+    (here / "mixed.db").write_text("Smokes(Anna)\nCancer(Zelda)\n")
+    assert "mixed.db:2:8: Zelda is not a constant" in error_of(*likelihood, "mixed.db")

@@ -152,6 +152,8 @@ def _train(job: "BaselineJob") -> None:
         typer.echo(source.domains_in_words, err=True)
     if source.dropped:
         _note(dropped_lines(source.dropped))
+    for note in source.notes:
+        _note(note)
     if refused := job.head.refused:
         reasons = "; ".join(
             f"{one.count:,} x {one.reason}, such as {one.example}" for one in refused

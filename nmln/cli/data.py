@@ -38,6 +38,7 @@ def _stopping(shown: str) -> Iterator[None]:
     epilog=examples(
         "nmln data info smokers.mln smokers.db",
         "nmln data info train.tsv test.tsv",
+        "nmln data info folder-of-graphs",
         "nmln data info molecules.smi.gz",
         "nmln data info",
     )
@@ -47,9 +48,9 @@ def info(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="A .mln file and .db files, or .tsv files of triples, or molecules: a .smi or .csv "
-            "file (also with .gz), or a named set such as pubchem-9. Without files, lists the named "
-            "sets.",
+            help="A .mln file and .db files, or .tsv files of triples, or .graphml files, or a folder "
+            "of .db or .graphml files, or molecules: a .smi or .csv file (also with .gz), or a named "
+            "set such as pubchem-9. Without files, lists the named sets.",
         ),
     ] = None,
 ) -> None:
@@ -67,21 +68,32 @@ def info(
     if any(map(is_source, paths)):
         return _show_molecules(paths)
     found = inspect(paths)
-    space, worlds = found.space, len(found.worlds)
+    largest, worlds = found.largest, len(found.parsed)
     table = Table("predicate", "groups")
     table.add_column("true atoms" + (" (least to most)" if worlds > 1 else ""), justify="right")
-    for block in space.blocks[:_SHOWN]:
-        true = found.true_atoms(block.attribute)
-        shown = f"{min(true):,}" if true and min(true) == max(true) else ""
-        shown = shown or (f"{min(true):,} to {max(true):,}" if true else "")
-        table.add_row(escape(block.attribute.declaration()), f"{block.count:,}", shown)
-    typer.echo(str(space.measure))
+    for block in largest.blocks[:_SHOWN]:
+        one = block.attribute
+        true, groups = _between(found.true_atoms(one)), _between(found.groups(one))
+        table.add_row(escape(one.declaration()), groups, true)
+    typer.echo(f"{'at most ' if len(found.parsed.buckets) > 1 else ''}{largest.measure}")
     Console(highlight=False).print(table)
-    if len(space.blocks) > _SHOWN:
-        typer.echo(f"… and {len(space.blocks) - _SHOWN:,} more predicates.")
-    sorts = ", ".join(f"{sort} {len(names):,}" for sort, names in space.domain.items())
-    typer.echo(f"worlds: {worlds:,}   formulas: {found.formulas:,}   constants: {sorts or 'none'}")
+    if len(largest.blocks) > _SHOWN:
+        typer.echo(f"… and {len(largest.blocks) - _SHOWN:,} more predicates.")
+    sorts = ", ".join(f"{sort} {_between(found.constants(sort))}" for sort in largest.domain)
+    formulas = len(found.parsed.formulas)
+    typer.echo(f"worlds: {worlds:,}   formulas: {formulas:,}   constants: {sorts or 'none'}")
+    if found.worlds_by_size:
+        typer.echo(found.worlds_by_size)
+    for note in found.parsed.notes:
+        typer.echo(f"note: {note}")
     return None
+
+
+def _between(counts: list[int]) -> str:
+    least, most = min(counts, default=None), max(counts, default=None)
+    if least is None or least == most:
+        return "" if least is None else f"{least:,}"
+    return f"{least:,} to {most:,}"
 
 
 @data.command("list", epilog=examples("nmln data list"))

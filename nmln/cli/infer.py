@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,7 +21,7 @@ from nmln.errors import InputError
 
 if TYPE_CHECKING:
     from nmln.inference import Answers, Best, LogProbabilities, Plan
-    from nmln.runs.infer import Posed
+    from nmln.runs.infer import Posed, Scored
 
 _SHOWN = 40  # answers printed; files contain all
 _CHAINS = {  # used by queries only
@@ -93,7 +93,10 @@ def infer(
     ] = False,
     likelihood: Annotated[
         Path | None,
-        typer.Option(help="Report log P in nats of each world in this .db file instead."),
+        typer.Option(
+            help="Report log P in nats of each world in this .db file instead. Without --evidence and "
+            "--size a trained model is put on the constants of each world."
+        ),
     ] = None,
     exact: Annotated[
         bool | None,
@@ -164,19 +167,27 @@ def infer(
     if output is not None:
         check_output(output, overwrite, [*model, evidence, likelihood])
     plan = Plan(chains, burn_in, sweeps, error, kernel=kernel)
-    posed = inference.pose(
-        model, evidence, query,
-        closed=_names(closed), opened=_names(opened), formulas=formula or (),
-        levels=levels, hottest=hottest, size=size,
-    )  # fmt: skip
-    memory = posed.memory(chains)
-    typer.echo(f"{posed} About {max(1, memory // 2**20):,} MiB for the chains.", err=True)
+    settings: dict[str, Any] = {
+        "closed": _names(closed), "opened": _names(opened), "formulas": formula or (),
+        "levels": levels, "hottest": hottest, "size": size,
+    }  # fmt: skip
+    if likelihood is not None:
+        scored = inference.pose_worlds(model, likelihood, evidence, **settings)
+        for one in scored:
+            _show(one.posed, chains)
+        _likelihood(scored, exact, seed, output)
+        return
+    posed = inference.pose(model, evidence, query, **settings)
+    _show(posed, chains)
     if most_probable:
         _world(posed, exact, seed, output)
-    elif likelihood is not None:
-        _likelihood(posed, likelihood, exact, seed, output)
     else:
         _answers(posed, query, plan, exact, seed, output)
+
+
+def _show(posed: "Posed", chains: int) -> None:
+    memory = max(1, posed.memory(chains) // 2**20)
+    typer.echo(f"{posed} About {memory:,} MiB for the chains.", err=True)
 
 
 def _names(text: str) -> list[str]:
@@ -234,26 +245,29 @@ def _world(posed: "Posed", exact: bool | None, seed: int, output: Path | None) -
         typer.echo(f"Written: {output}")
 
 
-def _likelihood(
-    posed: "Posed", path: Path, exact: bool | None, seed: int, output: Path | None
-) -> None:
+def _likelihood(scored: "list[Scored]", exact: bool | None, seed: int, output: Path | None) -> None:
     from torch import Generator
 
-    from nmln.formats.db import read_db
+    from nmln.buckets import name_of
     from nmln.runs import infer as inference
 
-    _, worlds = read_db(path, posed.space.language, posed.space.domain)
+    found: list[LogProbabilities] = []
     with bar("annealing") as tell:
-        found: LogProbabilities = posed.conditional.log_probability(
-            worlds, Generator().manual_seed(seed), exactly=exact, progress=tell
-        )
-    rows = zip(found.values.tolist(), found.least.tolist(), found.most.tolist(), strict=True)
-    for number, (value, least, most) in enumerate(list(rows)[:_SHOWN]):
-        between = "" if found.exact else f", between {least:.4f} and {most:.4f}"
-        typer.echo(f"world {number}: log P = {value:.4f}{between}")
-    typer.echo(found.method)
-    for warning in found.warnings:
-        warn(warning)
+        for one in scored:
+            rng = Generator().manual_seed(seed)
+            found.append(
+                one.posed.conditional.log_probability(one.worlds, rng, exactly=exact, progress=tell)
+            )
+    worlds = inference.in_order(scored, found)
+    for one in worlds[:_SHOWN]:
+        between = "" if one.exact else f", between {one.least:.4f} and {one.most:.4f}"
+        given = f" given {one.domain} constants" if len(scored) > 1 else ""
+        typer.echo(f"world {one.world}: log P = {one.value:.4f}{between}{given}")
+    for some, logs in zip(scored, found, strict=True):
+        of = f"{name_of(some.posed.space)} constants: " if len(scored) > 1 else ""
+        typer.echo(f"{of}{logs.method}")
+        for warning in logs.warnings:
+            warn(warning)
     if output is not None:
-        inference.write_likelihoods(output, found)
+        inference.write_likelihoods(output, worlds)
         typer.echo(f"Written: {output}")

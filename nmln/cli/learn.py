@@ -43,6 +43,14 @@ def learn(
             "be repeated: every file has constants of its own, unless they are declared.",
         ),
     ],
+    domains: Annotated[
+        str | None,
+        typer.Option(
+            help="Constants of worlds that the .mln file does not declare: 'common' to all worlds of a "
+            "file, or of 'each' world those that it names.",
+            show_default="common",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -103,6 +111,7 @@ def learn(
             output=output,
             config=config,
             language=model,
+            domains=domains,
             seed=seed,
             change=change or [],
         )
@@ -113,8 +122,10 @@ def learn(
 
     program, target = learning.read_program(model), learning.target_of(model, output)
     check_output(target, overwrite, [model, *data])
-    job = learning.begin(program, data, target)
+    job = learning.begin(program, data, target, domains, model)
     typer.echo(str(job), err=True)
+    for note in job.worlds.notes:
+        typer.echo(f"note: {note}", err=True)
     recipe = Recipe(prior=prior, updates=updates, chains=chains)
     with bar("learning") as show:
         found = learning.run(job, recipe, seed=seed, exactly=exact, progress=show)

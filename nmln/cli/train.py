@@ -193,10 +193,7 @@ def start_training(
     from nmln.runs.kept import keep_source
 
     parsed = source or data.load(config.data)  # once, for all processes
-    fewest = min(config.chains.replicas, config.training.batch)
-    processes = min(
-        processes, max(1, fewest // len(parsed.buckets))
-    )  # each has chains of all sizes
+    processes = min(processes, _most_processes(config, len(parsed.buckets)))
     if processes == 1:
         begin_training(**settings, source=parsed)
         return
@@ -288,12 +285,17 @@ def _processes(config: "Config") -> int:
     return min(wanted, config.chains.replicas, config.training.batch)
 
 
+def _most_processes(config: "Config", sizes: int) -> int:
+    """How many processes a run can have: each has chains and data of all sizes."""
+    return max(1, min(config.chains.replicas, config.training.batch) // max(1, sizes))
+
+
 def _resume(folder: Path, processes: int | None, settings: dict[str, Any]) -> None:
     from nmln.runs.folder import RunFolder
 
-    recorded = RunFolder(folder).read_head().config
-    count = recorded.training.processes if processes is None else processes
-    count = min(count or cores(), recorded.chains.replicas, recorded.training.batch)
+    head = RunFolder(folder).read_head()
+    count = head.config.training.processes if processes is None else processes
+    count = min(count or cores(), _most_processes(head.config, len(head.shares)))
     perform("resume", count if alone() else 1, folder, {"folder": str(folder), **settings})
 
 
@@ -348,25 +350,28 @@ class TrainingDisplay:
             f"process{'es' if job.trainer.ranks.count > 1 else ''}, kept in {job.folder}",
             markup=False,
         )
-        if len(source.buckets) > 1:
-            self._show_domains(job)
+        self._show_cost(job)
         if job.start is not None:
             self.console.print(job.start.described_on(source.space), markup=False)
         if source.dropped:
             self.on_note(dropped_lines(source.dropped))
 
-    def _show_domains(self, job: "TrainingJob") -> None:
-        """The part of every size in a step, and the memory of all."""
-        from nmln.buckets import name_of
-        from nmln.training.sizes import step_memory
+    def _show_cost(self, job: "TrainingJob") -> None:
+        """The memory and the worlds of a step; of several sizes also the part of each."""
+        from nmln.buckets import labels_of
+        from nmln.training.sizes import Dealt, step_memory, step_worlds
 
         domains = job.trainer.domains
-        dealt = [(one.potential.space, one.replicas, one.batch) for one in domains]
-        chains = ", ".join(f"{name_of(space)} ({replicas})" for space, replicas, _ in dealt)
+        dealt = [Dealt(one.potential.space, one.replicas, one.batch) for one in domains]
         memory = max(1, round(step_memory(dealt, job.config) / 2**20))
-        self.console.print(
-            f"size (chains per level): {chains}; at least {memory:,} MiB of memory", markup=False
-        )
+        worlds = step_worlds(dealt, job.config)
+        shown = f"at least {memory:,} MiB of memory; about {worlds:,} worlds scored per step"
+        if len(dealt) > 1:
+            names = labels_of([one.space for one in dealt])
+            chains = zip(names, dealt, strict=True)
+            each = ", ".join(f"{name} ({one.replicas})" for name, one in chains)
+            shown = f"size (chains per level): {each}; {shown}"
+        self.console.print(shown, markup=False)
 
     def on_note(self, text: str) -> None:
         self.console.print(f"note: {text}", style="yellow", markup=False)

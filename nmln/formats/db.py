@@ -7,7 +7,7 @@ characters than letters, digits, `_`, `+` and `-` are written in double quotes.
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -133,6 +133,36 @@ def infer_domain(
     return {sort: tuple(given.get(sort, constants.get(sort, ()))) for sort in language.sorts}
 
 
+def differing_constants(
+    worlds: Sequence[Facts], language: Language, domain: Domain | None = None
+) -> str | None:
+    """A note about worlds that share their constants but name different ones; None if all name the same.
+
+    Constants of the sorts in `domain` are declared and do not differ.
+    """
+    return _note([infer_domain([facts], language, domain) for facts in worlds])
+
+
+def _note(named: Sequence[dict[str, tuple[str, ...]]]) -> str | None:
+    every: dict[str, set[str]] = {}
+    common: dict[str, set[str]] = {}
+    for constants in named:
+        for sort, names in constants.items():
+            every.setdefault(sort, set()).update(names)
+            common.setdefault(sort, set(names)).intersection_update(names)
+    differing = [sort for sort in every if common[sort] != every[sort]]
+    if not differing:
+        return None
+    counts = [
+        f"{len(common[sort])} of {len(every[sort])}" + (f" {sort}" if len(every) > 1 else "")
+        for sort in differing
+    ]
+    return (
+        f"the worlds name different constants: {' and '.join(counts)} are common to all. Every world "
+        "has all of them; --domains each takes those of each world."
+    )
+
+
 def read_db(
     path: str | Path, language: Language | None = None, domain: Domain | None = None
 ) -> tuple[Space, Integer[Tensor, "worlds groups"]]:
@@ -164,7 +194,16 @@ def read_closed_worlds(
     known = program.language if program else infer_language(worlds)
     with placed(place or language or paths[0]):
         space = Space(known, infer_domain(worlds, known, program.domain if program else None))
-    return Parsed.of(space, encode_facts(space, worlds), program.formulas if program else ())
+    named = [infer_domain([one], known, program.domain if program else None) for one in worlds]
+    note = _note(named)
+    found = Parsed.of(
+        space,
+        encode_facts(space, worlds),
+        program.formulas if program else (),
+        notes=() if note is None else (note,),
+    )
+    counts = tuple(tuple(len(names) for names in one.values()) for one in named)
+    return replace(found, named=counts)
 
 
 def from_text(space: Space, text: str) -> Integer[Tensor, "worlds groups"]:
@@ -289,14 +328,13 @@ def _read(config: DataConfig) -> Parsed:
     paths = list(_files(config))
     if config.domains == "common":
         return read_closed_worlds(paths, config.language)
-    from nmln.formats.each import encode_each
+    from nmln.formats.each import encode_each, encode_for
 
-    program = None if config.language is None else read_mln(config.language)
     worlds = [world for path in paths for world in read_facts(path)]
-    language = program.language if program else infer_language(worlds)
-    declared, formulas = (program.domain, program.formulas) if program else (None, ())
     with placed(config.language or paths[0]):
-        return encode_each(language, worlds, declared, formulas)
+        if config.language is None:
+            return encode_each(infer_language(worlds), worlds)
+        return encode_for(read_mln(config.language), config.language, worlds)
 
 
 def _files(config: DataConfig) -> Iterator[Path]:

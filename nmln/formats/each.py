@@ -1,17 +1,33 @@
 """Worlds of `.db` text in which every world has constants of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from nmln.buckets import size_of, sorted_out
 from nmln.errors import InputError
 from nmln.formats.db import Facts, infer_domain
+from nmln.formats.mln import Program
 from nmln.formats.registry import Parsed
 from nmln.language import Domain, Language
-from nmln.logic import WeightedFormula
+from nmln.logic import Atom, Constant, Equal, Formula, WeightedFormula, parts
 from nmln.space import Space
 from nmln.worlds import World, from_atoms
 
 _Constants = dict[str, tuple[str, ...]]
+
+
+def encode_for(
+    program: Program, path: str | Path, worlds: Sequence[Facts], *, by_file: bool = False
+) -> Parsed:
+    """`encode_each` for the formulas of a program; those that name a constant are placed in its file."""
+    try:
+        return encode_each(
+            program.language, worlds, program.domain, program.formulas, by_file=by_file
+        )
+    except InputError as error:
+        if error.source is None and error.index is not None and program.lines:
+            raise error.at(str(path), program.lines[error.index]) from None
+        raise
 
 
 def encode_each(
@@ -27,7 +43,7 @@ def encode_each(
     With `by_file`, a world has the constants that all worlds of its file name. Sorts in `domain` have
     the same constants in all worlds. Where two worlds of a size have different constants of a sort,
     these are numbered in the order in which each world, or its file, names them: a potential does not
-    see names.
+    see names. A formula that names a constant which one of several domains does not have is refused.
     """
     buckets: dict[tuple[int, ...], _Bucket] = {}
     rows: list[World] = []
@@ -47,6 +63,8 @@ def encode_each(
             raise facts.place(error) from None
         keys.append(key)
     made = {key: Space(language, bucket.names) for key, bucket in buckets.items()}
+    if len(domains) > 1:
+        _refuse_constants(formulas, list(made.values()))
     order = sorted(made, key=lambda key: size_of(made[key]))
     numbers = {key: number for number, key in enumerate(order)}
     spaces = [made[key] for key in order]
@@ -78,3 +96,30 @@ class _Bucket:
         return {
             sort: names if self.shared[sort] else len(names) for sort, names in self.first.items()
         }
+
+
+def _refuse_constants(formulas: Sequence[WeightedFormula], spaces: Sequence[Space]) -> None:
+    """Refuse the first formula that names a constant which is not in all domains."""
+    for number, one in enumerate(formulas):
+        for constant in _constants(one.formula):
+            names = [space.domain.get(constant.sort, (constant.name,)) for space in spaces]
+            if all(constant.name in some for some in names):
+                continue
+            raise InputError(
+                f"formulas over several domains cannot name constants, but {one.formula} names "
+                f"{constant.name}. Write a variable, or declare the constants of all worlds: "
+                f"{constant.sort} = {{{constant.name}, ...}}.",
+                index=number,
+                token=constant.name,
+                kind="conflict",
+            )
+
+
+def _constants(formula: Formula) -> Iterator[Constant]:
+    """The constants in a formula, values of attributes included."""
+    terms = formula.arguments if isinstance(formula, Atom) else ()
+    if isinstance(formula, Equal):
+        terms = (formula.left, formula.right)
+    yield from (term for term in terms if isinstance(term, Constant))
+    for part in parts(formula):
+        yield from _constants(part)

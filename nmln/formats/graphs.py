@@ -337,6 +337,11 @@ def _files(config: DataConfig) -> Iterator[Path]:
     yield from _graph_files(Path(config.source))
 
 
+def _gather(paths: Sequence[Path], language: Path | None, place: Path) -> Parsed:
+    with placed(place):
+        return parse_graphs([graph for path in paths for graph in read_graphs(path)])
+
+
 def _check(space: Space) -> None:
     to_networkx(space, torch.zeros(0, space.groups, dtype=space.dtype))
 
@@ -344,6 +349,6 @@ def _check(space: Space) -> None:
 register(
     Format(
         "graphml", "graphs", (SUFFIX,), _read, write_graphs,
-        check=_check, recognise=_recognise, files=_files, standard=True, folder=True,
+        check=_check, recognise=_recognise, files=_files, gather=_gather, standard=True, folder=True,
     )
 )  # fmt: skip

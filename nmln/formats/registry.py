@@ -28,6 +28,9 @@ class Parsed(Bucketed):
     formulas: tuple[WeightedFormula, ...] = ()
     names: tuple[str, ...] = field(default=(), repr=False)  # one per world; SMILES, for molecules
     dropped: tuple[Dropped, ...] = ()  # lines that were left out, by reason
+    notes: tuple[str, ...] = ()  # sentences about the choices that were made in reading
+    named: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
+    # how many constants of each sort a world names, one per world, where all worlds have the same
 
     @staticmethod
     def of(
@@ -36,10 +39,11 @@ class Parsed(Bucketed):
         formulas: tuple[WeightedFormula, ...] = (),
         names: tuple[str, ...] = (),
         dropped: tuple[Dropped, ...] = (),
+        notes: tuple[str, ...] = (),
     ) -> "Parsed":
         """The worlds of a file that are all of one domain."""
         homes = torch.zeros(len(worlds), dtype=torch.int64)
-        return Parsed((Bucket(space, worlds),), homes, formulas, names, dropped)
+        return Parsed((Bucket(space, worlds),), homes, formulas, names, dropped, notes)
 
 
 def _only_source(config: DataConfig) -> Iterator[Path]:
@@ -66,8 +70,8 @@ class Format:
         files: the files that `read` reads, apart from the language; each is used before the next is
             asked for.
         versions: the versions of other packages on which the result of `read` depends.
-        gather: reads several files over one space, for `nmln data info`: the files, the file of the
-            language, and the file that errors without a place name.
+        gather: reads several files together, for `nmln data info`: the files, the file of the language,
+            and the file that errors without a place name.
         declarable: whether a `.mln` file may declare the language of the worlds.
         learnable: whether `nmln train` reads it.
         standard: whether it stands for its kind, as one format of each kind does. Sampled worlds are

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from nmln.buckets import Bucket
+from nmln.buckets import Bucket, shares_of
 from nmln.config import Config, ModelConfig, configure
 from nmln.errors import InputError, placed
 from nmln.formats.mln import Program, parse_mln
@@ -21,7 +21,7 @@ from nmln.potentials.registry import POTENTIALS
 from nmln.potentials.total import TotalPotential
 from nmln.space import Space
 from nmln.training.method import Method
-from nmln.training.sizes import check_model, check_training
+from nmln.training.sizes import check_model, dealt, step_memory
 from nmln.types import Values
 
 
@@ -85,8 +85,7 @@ def new_potential(
     Its base term has the marginals of corrupted worlds.
     """
     space, method = buckets[0].space, Method.of(config.ladder)
-    for bucket in buckets:
-        check_training(bucket.space, config)
+    step_memory(dealt(buckets, config, max(1, config.training.blocks)), config)
     learned = _learned(space, method.trained_levels, config, formulas)
     if config.optimiser.common:
         _make_alike(learned)
@@ -97,7 +96,9 @@ def new_potential(
         if len(buckets) == 1:
             base = IndependentPotential.fit(space, corrupted[0])
         else:
-            base = IndependentPotential.fit_all([bucket.space for bucket in buckets], corrupted)
+            base = IndependentPotential.fit_all(
+                [bucket.space for bucket in buckets], corrupted, shares=shares_of(buckets)
+            )
     return _completed(learned, config, base)
 
 

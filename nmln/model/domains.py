@@ -2,6 +2,7 @@
 
 import hashlib
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import isclose
 from typing import Any, NamedTuple
@@ -9,10 +10,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator
 
-from nmln.buckets import Bucket, domain_in_json, name_of, names_of, shares_of, space_in_json
+from nmln.buckets import (
+    Bucket,
+    domain_in_json,
+    name_of,
+    names_of,
+    shares_of,
+    size_of,
+    space_in_json,
+)
 from nmln.errors import InputError
 from nmln.language import Language
-from nmln.space import Space
+from nmln.memory import in_digits
+from nmln.model.constants import names_for, refuse_misspelled
+from nmln.space import Space, measure
+
+_FAR = 4  # times the largest size of the data, beyond which the time is not what a user knows
 
 
 class Domain(NamedTuple):
@@ -23,9 +36,19 @@ class Domain(NamedTuple):
 
 
 def domains_of(buckets: Sequence[Bucket]) -> tuple[Domain, ...]:
-    """The domains of data; none for data of one domain, whose model has it as its space."""
+    """The domains of data; none for data of one domain, whose model has it as its space.
+
+    Refuses a domain that occurs twice, with the same constants in the same order.
+    """
     if len(buckets) == 1:
         return ()
+    for space, times in Counter(one.space for one in buckets).items():
+        if times > 1:
+            raise InputError(
+                f"every bucket must have a domain of its own, but {times} have the same one of "
+                f"{name_of(space)}. Put their worlds into one bucket: torch.cat.",
+                kind="twice",
+            )
     shares = shares_of(buckets)
     return tuple(Domain(one.space, share) for one, share in zip(buckets, shares, strict=True))
 
@@ -51,7 +74,11 @@ def read_domains(language: Language, content: Any) -> tuple[Domain, ...]:
 
 
 def of_size(domains: Sequence[Domain], space: Space, size: int) -> Space:
-    """The language on a domain of one size; a warning says that no data had this size."""
+    """The language on a domain of one size: the first of the model that has it, or a new one.
+
+    Of a new one a warning says that no data had this size, and how much larger it is, before anything is
+    computed.
+    """
     known = [space, *(one.space for one in domains)]
     if len(space.domain) != 1:
         raise InputError(
@@ -66,9 +93,17 @@ def of_size(domains: Sequence[Domain], space: Space, size: int) -> Space:
         if len(one.domain[sort]) == size:
             return one
     names = names_of([one.space for one in domains] or [space])
+    most = max(known, key=lambda one: one.groups)
+    large = ""
+    if size > _FAR * len(most.domain[sort]):
+        groups = measure(space.language, {sort: size}).groups
+        large = (
+            f" A world of size {size} has {in_digits(groups)} groups, the largest of the data "
+            f"{in_digits(most.groups)}: this may take very long."
+        )
     warnings.warn(
         f"this model has not seen worlds of size {size}: it was trained on {names}. What it gives for "
-        "other sizes is an extrapolation.",
+        f"other sizes is an extrapolation.{large}",
         stacklevel=2,
     )
     return Space(space.language, {sort: size})
@@ -80,7 +115,8 @@ def holding(
     """The language on the domain that some constants, by sort, belong to; and whether it is a new one.
 
     It is the domain of the model that has them all. If none has, it is their own: exactly these
-    constants, and those of the model for sorts of which none is named.
+    constants, and those of the model for sorts of which none is named, or only constants that it has.
+    Constants of which the model has only some, and those that may be misspelt, are refused.
     """
     known = [one.space for one in domains] or [space]
     fitting = [
@@ -106,22 +142,26 @@ def holding(
                 token=beyond[0],
                 kind="unknown",
             )
-    own = {sort: named.get(sort) or names for sort, names in space.domain.items()}
+    refuse_misspelled(known, named)
+    own = {sort: names_for(known, sort, named.get(sort, ())) for sort in space.domain}
     return Space(space.language, own), True
 
 
 def choose(domains: Sequence[Domain], space: Space, sizes: Sequence[int]) -> tuple[Domain, ...]:
     """Some sizes with the shares that they have among each other in the data.
 
-    If one of them was not in the data, all are equally probable.
+    If one of them was not in the data, all are equally probable. A size that several domains have is
+    drawn with the constants of the first of them.
     """
     if not sizes or len(set(sizes)) < len(sizes):
         raise InputError(
             f"sizes must be different numbers, got {list(sizes)}. Give at least one.", kind="empty"
         )
     spaces = [of_size(domains, space, size) for size in sizes]
-    known = {one.space: one.share for one in domains} or {space: 1.0}
-    shares = [known.get(one, 0.0) for one in spaces]
+    known: dict[tuple[int, ...], float] = {}
+    for one in domains or (Domain(space, 1.0),):
+        known[size_of(one.space)] = known.get(size_of(one.space), 0.0) + one.share
+    shares = [known.get(size_of(one), 0.0) for one in spaces]
     if not all(shares):
         shares = [1.0] * len(spaces)
     return among([Domain(one, share) for one, share in zip(spaces, shares, strict=True)])

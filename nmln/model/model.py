@@ -18,6 +18,7 @@ from nmln.logic import WeightedFormula
 from nmln.model.assembly import describe, from_description, new_potential, take
 from nmln.model.chains import ModelChains
 from nmln.model.combination import Report, fit_betas, mean_potential
+from nmln.model.constants import refuse_misspelled, warn_unseen
 from nmln.model.domains import Domain, asked_for, domains_of, draw, refuse_several, stream
 from nmln.model.generation import MOST_TRIES, collect, decoder_for
 from nmln.model.pretrained import folder_of
@@ -66,12 +67,13 @@ class Model:
                 other domains, levels and values of attributes.
         """
         buckets = in_buckets(space, worlds)
+        domains = domains_of(buckets)
         config = config or (Config() if start is None else started_settings(start))
         config = with_rates(config, [bucket.space for bucket in buckets])
         potential = new_potential(buckets, config, formulas)
         if start is not None:
             start_from(start, potential, config, formulas)
-        return Model(buckets[0].space, potential, config, tuple(formulas), domains_of(buckets))
+        return Model(buckets[0].space, potential, config, tuple(formulas), domains)
 
     @staticmethod
     def fit(
@@ -112,12 +114,21 @@ class Model:
         """This model with the parameters that sampling uses: their moving average, if there is one."""
         return replace(self, potential=trainer.average or trainer.potential)
 
-    def on(self, space: Space) -> "Model":
+    def on(self, space: Space, *, warn: bool = True) -> "Model":
         """The model of one domain, which may be another one than those of the data.
 
-        Its parameters are shared with this model.
+        Its parameters are shared with this model. By default a warning says where no data had as many
+        constants, so that results are an extrapolation.
         """
-        return Model(space, self.potential.on(space), self.config, self.formulas)
+        found = Model(space, self.potential.on(space), self.config, self.formulas)
+        if warn:
+            warn_unseen(self._known, space)
+        return found
+
+    @property
+    def _known(self) -> list[Space]:
+        """The language on every domain of the data."""
+        return [one.space for one in self.domains] or [self.space]
 
     def share_of(self, space: Space) -> float:
         """The probability of a domain: its share of the data, 0 if it was not in them."""
@@ -272,7 +283,7 @@ class Model:
     ) -> list[Any]:
         """Results of some domains: of one with the seed itself, of several by their shares."""
         if len(domains) == 1:
-            return self.on(domains[0].space).generate(n, seed=seed, **options)
+            return self.on(domains[0].space, warn=False).generate(n, seed=seed, **options)
         if options["evidence"] is not None or options["added"] is not None:
             raise InputError(
                 "evidence and added potentials are about one domain, but this draws from several "
@@ -286,7 +297,8 @@ class Model:
         for number in sorted(set(drawn)):
             own, count = stream(seed, str(number)), drawn.count(number)
             some: dict[str, Any] = options | {"attempts": _share(options["attempts"], count, n)}
-            results[number] = iter(self.on(domains[number].space).generate(count, seed=own, **some))
+            there = self.on(domains[number].space, warn=False)
+            results[number] = iter(there.generate(count, seed=own, **some))
         return [next(results[number]) for number in drawn]
 
     def given(
@@ -298,10 +310,15 @@ class Model:
         """The model's distribution given evidence, ready for queries; formulas are added to it.
 
         It is that on the domain of the evidence, which may be one that was not in the data: see `on`.
+        Names that are partly those of the data, or nearly, are refused as probable mistakes;
+        `model.on(space).given(evidence)` takes any.
         """
         about = evidence or virtual
         if about is not None and (about.space != self.space or self.domains):
-            return self.on(about.space).given(evidence, virtual, formulas)
+            there = self.on(about.space, warn=False)
+            refuse_misspelled(self._known, about.space.domain)
+            warn_unseen(self._known, about.space)
+            return there.given(evidence, virtual, formulas)
         refuse_several(self.domains, "a query")
         return Conditional.of_levels(
             self.level(-1),

@@ -78,6 +78,26 @@ class SizeChoice:
             )
         return tuple(taken)
 
+    def left_out(self, found: Counter[int], taken: Sequence[int]) -> tuple[str, ...]:
+        """A note with the sizes that are not common enough and their numbers of molecules."""
+        if self.sizes is not None:
+            return ()
+        near = {size: n for size, n in found.items() if size <= (self.largest or size)}
+        rest = {size: n for size, n in near.items() if size not in taken}
+        few = Counter({size: n for size, n in rest.items() if n < LEAST})
+        rare = Counter({size: n for size, n in rest.items() if n >= LEAST})
+        parts = []
+        if rare:
+            parts.append(
+                f"{sizes_in_words(rare)} (less than {100 * self.least_share:g} % of the molecules each, "
+                "data.least_share; --sizes takes them)"
+            )
+        if few:
+            parts.append(f"{sizes_in_words(few)} (fewer than {LEAST} molecules each)")
+        if not parts:
+            return ()
+        return (f"sizes left out (heavy atoms: molecules): {'; '.join(parts)}.",)
+
     def _named(self, found: Counter[int], source: str) -> tuple[int, ...]:
         assert self.sizes is not None
         for size in sorted(self.sizes):
@@ -119,7 +139,10 @@ def load_sizes(source: str | Path, choice: SizeChoice, processes: int = 1) -> Pa
     places = {size: number for number, size in enumerate(taken)}
     homes = torch.tensor([places[len(one.atoms)] for one in kept], dtype=torch.int64)
     names = tuple(molecule.smiles for molecule in kept)
-    return Parsed(tuple(buckets), homes, names=names, dropped=tally.dropped())
+    return Parsed(
+        tuple(buckets), homes, names=names, dropped=tally.dropped(),
+        notes=choice.left_out(sizes, taken),
+    )  # fmt: skip
 
 
 def _bucket(space: Space, molecules: Sequence[Molecule]) -> Bucket:

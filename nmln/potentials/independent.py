@@ -17,7 +17,7 @@ from torch import Generator, Tensor, nn
 from nmln.language import Attribute
 from nmln.memory import in_digits, refuse_size
 from nmln.potentials.base import BasePotential, sliced
-from nmln.space import Block, Space
+from nmln.space import Block, Space, count_tuples
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
 
 Sizes = Mapping[str, int]
@@ -69,19 +69,32 @@ class IndependentPotential(BasePotential):
 
     @staticmethod
     def fit_all(
-        spaces: Sequence[Space], values: Sequence[Tensor], prior: float = 1.0
+        spaces: Sequence[Space],
+        values: Sequence[Tensor],
+        prior: float = 1.0,
+        shares: Sequence[float] | None = None,
     ) -> "IndependentPotential":
-        """The same for several domains, on the first of them; the others by `on`."""
+        """The same for several domains, on the first of them; the others by `on`.
+
+        The numbers are those of a size: domains of equal sizes, which differ in the names of their
+        constants, have the mean of their marginals by `shares` (default: those of the values).
+        """
         parts = [
             IndependentPotential.fit(space, some, prior)
             for space, some in zip(spaces, values, strict=True)
         ]
+        weights = [float(some.shape[1]) for some in values] if shares is None else shares
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for place, space in enumerate(spaces):
+            alike.setdefault(_counts(space), []).append(place)
         made = IndependentPotential(spaces[0], parts[0].table, len(spaces))
-        for place, (space, part) in enumerate(zip(spaces, parts, strict=True)):
-            counts = [len(names) for names in space.domain.values()]
-            made.known_sizes[place] = torch.tensor(counts, dtype=torch.int64)
-            made.known_numbers[place] = part._numbers()
-        return made
+        for counts, places in alike.items():
+            numbers = _pooled(
+                [parts[place]._numbers() for place in places], [weights[place] for place in places]
+            )
+            made.known_sizes[places] = torch.tensor(counts, dtype=torch.int64)
+            made.known_numbers[places] = numbers
+        return made.grounded(spaces[0])
 
     def grounded(self, space: Space) -> "IndependentPotential":
         sizes = {sort: len(names) for sort, names in space.domain.items()}
@@ -212,13 +225,33 @@ def _kinds(space: Space) -> list[tuple[Block, slice]]:
     return found
 
 
+def _counts(space: Space) -> tuple[int, ...]:
+    return tuple(len(names) for names in space.domain.values())
+
+
+def _pooled(
+    parts: Sequence[Float[Tensor, "levels kinds"]], weights: Sequence[float]
+) -> Float[Tensor, "levels kinds"]:
+    """The logarithms of the weighted mean of marginals; those of a single domain as they are."""
+    if len(parts) == 1:
+        return parts[0]
+    shares = torch.tensor(weights, dtype=torch.float64)
+    logs = torch.stack(list(parts)).double() + (shares / shares.sum()).log()[:, None, None]
+    return logs.logsumexp(0).to(parts[0].dtype)
+
+
 def _between(
     known: Sequence[_Marginals], attribute: Attribute, kinds: slice, sizes: Sizes
 ) -> Float[Tensor, "levels categories"]:
-    """The marginals of an attribute on a domain of other sizes, as log-probabilities."""
+    """The marginals of an attribute on a domain of other sizes, as log-probabilities.
+
+    A domain in which the attribute has no groups shows nothing about it, so its numbers are used only
+    if all are such.
+    """
     there = _log_tuples(attribute, sizes)
+    shown = [one for one in known if _has_groups(attribute, one.sizes)] or known
     places = sorted(
-        ((_log_tuples(attribute, one.sizes), one.numbers[:, kinds]) for one in known),
+        ((_log_tuples(attribute, one.sizes), one.numbers[:, kinds]) for one in shown),
         key=lambda one: one[0],
     )
     odds = [(place, _odds(numbers, attribute.null)) for place, numbers in places]
@@ -236,6 +269,10 @@ def _between(
 
 def _log_tuples(attribute: Attribute, sizes: Sizes) -> float:
     return log(max(1, prod(sizes[sort] for sort in attribute.sorts)))
+
+
+def _has_groups(attribute: Attribute, sizes: Sizes) -> bool:
+    return count_tuples(attribute, [sizes[sort] for sort in attribute.sorts]) > 0
 
 
 def _odds(numbers: Tensor, null: int | None) -> Tensor:

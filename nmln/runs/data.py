@@ -1,6 +1,7 @@
 """Where worlds come from: molecules, `.db` files and graph files, read alike."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import file_digest, sha256
@@ -11,18 +12,17 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from nmln.buckets import Bucket, Bucketed, name_of
+from nmln.buckets import Bucket, Bucketed, name_of, names_of
 from nmln.checkpoint import VERSION
 from nmln.config import DataConfig
 from nmln.errors import InputError
 from nmln.files import check_readable
 from nmln.formats.mln import Program
-from nmln.formats.registry import FORMATS, Format, Kind
-from nmln.language import Attribute
+from nmln.formats.registry import FORMATS, Format, Kind, Parsed
+from nmln.language import Attribute, Language
 from nmln.logic import WeightedFormula
 from nmln.molecules.datasets import Dropped, split
 from nmln.space import Space
-from nmln.types import Worlds
 
 _SHOWN = 20  # domains in a sentence
 _SETS = "smi"  # the format that reads names of sets, and says what is wrong with any other name
@@ -42,6 +42,7 @@ class Source(Bucketed):
     names: tuple[str, ...] = field(default=(), repr=False)  # SMILES, for molecules
     dropped: tuple[Dropped, ...] = ()  # lines that were left out, by reason
     origin: dict[str, Any] | None = field(default=None, repr=False)  # as `origin_of` gives it
+    notes: tuple[str, ...] = ()  # sentences about the choices that were made in reading
 
     @property
     def fingerprint(self) -> str:
@@ -95,8 +96,18 @@ def load(config: DataConfig) -> Source:
     train, test = split_within(parsed.homes, config.split_seed, config.train_share)
     return Source(
         parsed.buckets, parsed.homes, found.kind, train, test, parsed.formulas, parsed.names,
-        parsed.dropped, origin,
+        parsed.dropped, origin, (*parsed.notes, *_lone_worlds(parsed, config.train_share)),
     )  # fmt: skip
+
+
+def _lone_worlds(parsed: Bucketed, share: float) -> tuple[str, ...]:
+    """A note if some of several sizes have one world, where other sizes have held-out worlds."""
+    lone = [bucket.space for bucket in parsed.buckets if len(bucket.worlds) == 1]
+    if not lone or len(parsed.buckets) == 1 or share == 1:
+        return ()
+    if len(lone) == 1:
+        return (f"size {name_of(lone[0])} has one world: none of it is held out.",)
+    return (f"sizes {names_of(lone)} have one world each: none of them is held out.",)
 
 
 def split_within(
@@ -200,21 +211,70 @@ def pick(worlds: Tensor, indices: Tensor) -> Tensor:
 class Contents:
     """The content of data files."""
 
-    space: Space
-    worlds: Worlds
-    formulas: int
+    parsed: Parsed
+
+    @property
+    def language(self) -> Language:
+        return self.parsed.space.language
+
+    @property
+    def largest(self) -> Space:
+        """The domain with the largest space of worlds."""
+        return max(self.parsed.spaces, key=lambda space: space.groups)
+
+    @property
+    def worlds_by_size(self) -> str:
+        """How many worlds have how many constants, in words; empty if there is nothing to compare."""
+        found, buckets = self.parsed, self.parsed.buckets
+        if len(buckets) > 1:
+            counts = Counter({name_of(one.space): len(one.worlds) for one in buckets})
+            return f"worlds by their number of constants: {_in_words(counts)}"
+        if len(set(found.named)) < 2:
+            return ""
+        sorts = list(found.space.domain)
+        counts = Counter[str]()
+        for numbers in sorted(found.named):
+            named = zip(sorts, numbers, strict=True)
+            counts[
+                str(numbers[0])
+                if len(sorts) == 1
+                else " and ".join(f"{number} {sort}" for sort, number in named)
+            ] += 1
+        return f"worlds by the number of constants that they name: {_in_words(counts)}"
+
+    def groups(self, attribute: Attribute) -> list[int]:
+        """The number of groups of an attribute on every domain."""
+        return [space.block(attribute.name).count for space in self.parsed.spaces]
+
+    def constants(self, sort: str) -> list[int]:
+        """The number of constants of a sort on every domain."""
+        return [len(space.domain[sort]) for space in self.parsed.spaces]
 
     def true_atoms(self, attribute: Attribute) -> list[int]:
         """The number of tuples of an attribute that are neither false nor none, per world."""
-        block = self.space.block(attribute.name)
-        if attribute.null is None:
-            return [block.count] * len(self.worlds)
-        values = self.worlds[:, block.groups]
-        return [int(n) for n in (values != attribute.null).sum(1)]
+        found = []
+        for bucket in self.parsed.buckets:
+            block = bucket.space.block(attribute.name)
+            if attribute.null is None:
+                found += [block.count] * len(bucket.worlds)
+            else:
+                values = bucket.worlds[:, block.groups]
+                found += (values != attribute.null).sum(1).tolist()
+        return found
+
+
+def _in_words(counts: Mapping[str, int]) -> str:
+    shown = [f"{size} ({count:,})" for size, count in counts.items()]
+    more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    return ", ".join(shown[:_SHOWN]) + more
 
 
 def inspect(paths: Sequence[Path]) -> Contents:
-    """Read data files together: at most one `.mln`, any number of `.db` and `.nl`, or `.tsv`."""
+    """Read data files together: at most one `.mln`, any number of `.db` and `.nl`, or `.tsv`, or graphs.
+
+    A folder stands for the `.graphml` or `.db` files in it.
+    """
+    paths = [file for path in paths for file in _unfolded(path)]
     languages = [path for path in paths if path.suffix.lower() == ".mln"]
     formats = {path: _inspected(path) for path in paths if path not in languages}
     for one in formats.values():
@@ -229,7 +289,14 @@ def inspect(paths: Sequence[Path]) -> Contents:
     assert gather is not None
     worlds = [path for path in paths if path in formats]
     found = gather(worlds, languages[0] if languages else None, paths[0])
-    return Contents(found.space, found.worlds, len(found.formulas))
+    return Contents(found)
+
+
+def _unfolded(path: Path) -> list[Path]:
+    """The files of a folder of worlds, or the path itself."""
+    if not path.is_dir():
+        return [path]
+    return list(format_of(str(path)).files(DataConfig(str(path))))
 
 
 def _inspected(path: Path) -> Format:

@@ -16,7 +16,7 @@ from typing import Any, get_args
 import torch
 
 from nmln import checkpoint
-from nmln.buckets import name_of
+from nmln.buckets import labels_of
 from nmln.checkpoint.directory import CONTENT, MANIFEST, TENSORS
 from nmln.config import Config, DataConfig, configure
 from nmln.dropped import Dropped
@@ -58,7 +58,8 @@ class RunHead:
             return {}
         language = parse_mln(self.program).language
         found = read_domains(language, self.content["domains"])
-        return {name_of(one.space): one.share for one in found}
+        names = labels_of([one.space for one in found])
+        return {name: one.share for name, one in zip(names, found, strict=True)}
 
     @property
     def combined(self) -> bool:

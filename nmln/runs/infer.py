@@ -3,15 +3,17 @@
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from nmln.buckets import name_of
 from nmln.counting import worlds_text
 from nmln.errors import InputError, placed
 from nmln.evidence import Evidence, VirtualEvidence
 from nmln.files import write_json, write_lines
-from nmln.formats.db import Facts, Known, infer_domain, read_known
+from nmln.formats.db import Facts, Known, encode_facts, infer_domain, read_facts, read_known
 from nmln.formats.mln import Program, read_mln
 from nmln.inference import Answers, Best, Conditional, LogProbabilities
 from nmln.inference.conditional import HOTTEST, LEVELS
@@ -22,6 +24,7 @@ from nmln.model.domains import holding, of_size
 from nmln.potentials.formula import FormulaPotential
 from nmln.runs.conditions import read_formula, read_formulas
 from nmln.space import Space
+from nmln.types import Worlds
 from nmln.worlds import true_atoms
 
 ALL = "*"
@@ -77,40 +80,143 @@ def pose(
     several inputs are added. `closed` names predicates whose unlisted atoms are false; `*` stands for
     all that `query` does not ask for and `opened` does not name.
     """
+    known = None if evidence is None else read_known(evidence)
+    programs, folder = _sorted_out(inputs)
+    settings = _Settings(query, closed, opened, formulas, levels, hottest)
+    if folder is None:
+        program = read_mln(programs[0])
+        with placed(programs[0]):
+            space = _space(program, known, size)
+        added = [*program.formulas, *settings.formulas_on(space, programs[1:])]
+        if not added:
+            raise InputError("there is no formula in this file.", str(programs[0]), kind="missing")
+        return settings.pose(None, space, added, known)
+    model = _load(folder)
+    with placed(evidence or folder):
+        space, new = _domain(model, _facts(known), size)
+        model = model.on(space, warn=size is None)
+    return settings.pose(model, space, settings.formulas_on(space, programs), known, new)
+
+
+class Scored(NamedTuple):
+    """Worlds of one domain whose likelihood is asked for, and their numbers in the file."""
+
+    posed: Posed
+    worlds: Worlds
+    places: list[int]
+
+
+def pose_worlds(
+    inputs: Sequence[Path],
+    path: Path,
+    evidence: Path | None = None,
+    *,
+    closed: Sequence[str] = (),
+    opened: Sequence[str] = (),
+    formulas: Sequence[str] = (),
+    levels: int = LEVELS,
+    hottest: float = HOTTEST,
+    size: int | None = None,
+) -> list[Scored]:
+    """The worlds of a `.db` file by the domain that their likelihood is about, and the model on each.
+
+    A trained model without evidence is put on the domain of every world: the one of the model that has
+    its constants, or else these constants. Otherwise all worlds are of the domain that `pose` gives.
+    """
+    programs, folder = _sorted_out(inputs)
+    if folder is None or evidence is not None or size is not None:
+        posed = pose(
+            inputs, evidence, closed=closed, opened=opened, formulas=formulas, levels=levels,
+            hottest=hottest, size=size,
+        )  # fmt: skip
+        facts = read_facts(path)
+        with _one_domain(folder):
+            worlds = encode_facts(posed.space, facts)
+        return [Scored(posed, worlds, list(range(len(facts))))]
+    settings = _Settings("", closed, opened, formulas, levels, hottest)
+    model, given = _load(folder), read_facts(path)
+    found: dict[tuple[Space, bool], list[int]] = {}
+    for place, facts in enumerate(given):
+        try:
+            found.setdefault(_domain(model, [facts], None), []).append(place)
+        except InputError as error:
+            raise error if error.source else facts.place(error) from None
+    scored = []
+    for (space, new), places in found.items():
+        with placed(path):
+            own = model.on(space)
+        posed = settings.pose(own, space, settings.formulas_on(space, programs), None, new)
+        worlds = encode_facts(space, [given[place] for place in places])
+        scored.append(Scored(posed, worlds, places))
+    return scored
+
+
+@contextmanager
+def _one_domain(folder: Path | None) -> Iterator[None]:
+    """Say that the worlds of a trained model are of one domain where a constant is not in it."""
+    try:
+        yield
+    except InputError as error:
+        if folder is None or error.kind != "unknown":
+            raise
+        raise InputError(
+            f"{error.message} One domain is scored at a time with --size and --evidence; without them "
+            "every world is scored on its own constants.",
+            *error.place,
+            token=error.token,
+            kind=error.kind,
+        ) from None
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """How a model is asked, whatever its domain."""
+
+    query: str
+    closed: Sequence[str]
+    opened: Sequence[str]
+    formulas: Sequence[str]
+    levels: int
+    hottest: float
+
+    def formulas_on(self, space: Space, files: Sequence[Path]) -> list[WeightedFormula]:
+        """The formulas that are added to a model: those of files, and those given as text."""
+        found = [one for path in files for one in read_formulas(space, path)]
+        return found + [read_formula(space, text) for text in self.formulas]
+
+    def pose(
+        self,
+        model: Model | None,
+        space: Space,
+        formulas: Sequence[WeightedFormula],
+        known: Known | None,
+        new: bool = False,
+    ) -> Posed:
+        names = _closed(space, self.query, self.closed, self.opened)
+        certain = Evidence.none(space) if known is None else known.evidence(space, names)
+        if known is None and names:
+            certain = Evidence.of(space, [], names)
+        virtual = None if known is None else known.virtual(space, certain)
+        conditional = _conditional(
+            model, space, formulas, certain, virtual, self.levels, self.hottest
+        )
+        return Posed(conditional, tuple(names), _groundings(conditional), new)
+
+
+def _sorted_out(inputs: Sequence[Path]) -> tuple[list[Path], Path | None]:
+    """The `.mln` files among the inputs, and the folder of a trained model if there is one."""
     if not inputs:
         raise InputError(
             "no model is given. Name a .mln file or the folder of a trained model: -i FILE.",
             kind="missing",
         )
-    known = None if evidence is None else read_known(evidence)
     programs = [path for path in inputs if path.suffix.lower() == ".mln"]
     folders = [path for path in inputs if path.suffix.lower() != ".mln"]
     if len(folders) > 1:
         raise InputError(
             f"at most one trained model can be given, got {folders[0]} and {folders[1]}. Leave one out."
         )
-    model = _load(folders[0]) if folders else None
-    program = None if model is not None else read_mln(programs[0])
-    if model is None:
-        with placed(programs[0]):
-            space, new = _space(program, known, size), False
-    else:
-        with placed(evidence or folders[0]):
-            space, new = _domain(model, known, size)
-            model = model.on(space)
-    added: list[WeightedFormula] = [] if program is None else list(program.formulas)
-    for path in programs if model is not None else programs[1:]:
-        added += read_formulas(space, path)
-    added += [read_formula(space, text) for text in formulas]
-    if model is None and not added:
-        raise InputError("there is no formula in this file.", str(programs[0]), kind="missing")
-    names = _closed(space, query, closed, opened)
-    certain = Evidence.none(space) if known is None else known.evidence(space, names)
-    if known is None and names:
-        certain = Evidence.of(space, [], names)
-    virtual = None if known is None else known.virtual(space, certain)
-    conditional = _conditional(model, space, added, certain, virtual, levels, hottest)
-    return Posed(conditional, tuple(names), _groundings(conditional), new)
+    return programs, folders[0] if folders else None
 
 
 def _load(folder: Path) -> Model:
@@ -123,9 +229,8 @@ def _load(folder: Path) -> Model:
     return load(folder)
 
 
-def _space(program: Program | None, known: Known | None, size: int | None) -> Space:
+def _space(program: Program, known: Known | None, size: int | None) -> Space:
     """The space of a program over its own constants and those of the evidence."""
-    assert program is not None
     if size is not None:
         raise InputError(
             "--size chooses a domain of a trained model, but this is a .mln file. Declare constants in "
@@ -136,12 +241,23 @@ def _space(program: Program | None, known: Known | None, size: int | None) -> Sp
     return Space(program.language, infer_domain(_facts(known), program.language, program.domain))
 
 
-def _domain(model: Model, known: Known | None, size: int | None) -> tuple[Space, bool]:
-    """The space of a trained model for the constants of the evidence, and whether they are new."""
+def _domain(model: Model, given: Sequence[Facts], size: int | None) -> tuple[Space, bool]:
+    """The space of a trained model for the constants of some facts, and whether they are new.
+
+    Errors name the line of the constant that they are about.
+    """
     if size is not None:
         return of_size(model.domains, model.space, size), False
-    named = infer_domain(_facts(known), model.space.language)
-    return holding(model.domains, model.space, named)
+    named = infer_domain(given, model.space.language)
+    try:
+        return holding(model.domains, model.space, named)
+    except InputError as error:
+        for facts in given:
+            for row, literal in enumerate(facts.literals):
+                if error.token in literal.arguments:
+                    error.index = row
+                    raise facts.place(error) from None
+        raise
 
 
 def _facts(known: Known | None) -> list[Facts]:
@@ -266,11 +382,30 @@ def write_world(path: Path, posed: Posed, best: Best, command: str) -> None:
     write_lines(path, [*head, *map(str, atoms)])
 
 
-def write_likelihoods(path: Path, found: LogProbabilities) -> None:
+class WorldLikelihood(NamedTuple):
+    """log P of one world given its domain, in nats, with the ends of its interval."""
+
+    world: int
+    value: float
+    least: float
+    most: float
+    exact: bool
+    domain: str  # in words
+
+
+def in_order(scored: Sequence[Scored], found: Sequence[LogProbabilities]) -> list[WorldLikelihood]:
+    """The likelihoods of the worlds of a file, in their order there."""
+    rows = []
+    for some, logs in zip(scored, found, strict=True):
+        domain = name_of(some.posed.space)
+        numbers = zip(
+            some.places, logs.values.tolist(), logs.least.tolist(), logs.most.tolist(), strict=True
+        )
+        rows += [WorldLikelihood(*one, logs.exact, domain) for one in numbers]
+    return sorted(rows)
+
+
+def write_likelihoods(path: Path, found: Sequence[WorldLikelihood]) -> None:
     """Write log P of every world with its interval, as CSV."""
-    rows = zip(found.values.tolist(), found.least.tolist(), found.most.tolist(), strict=True)
-    lines = [
-        f"{number},{one:.6f},{least:.6f},{most:.6f}"
-        for number, (one, least, most) in enumerate(rows)
-    ]
+    lines = [f"{one.world},{one.value:.6f},{one.least:.6f},{one.most:.6f}" for one in found]
     write_lines(path, ["world,log_probability,least,most", *lines])

@@ -60,6 +60,8 @@ def keep_source(path: Path, source: Source) -> None:
         "dropped": [asdict(one) for one in source.dropped],
         "origin": source.origin,
     }
+    if source.notes:
+        content["notes"] = list(source.notes)
     if several:
         content["domains"] = [domain_in_json(space) for space in source.spaces]
     content["digest"] = _digest(content, tensors)
@@ -109,6 +111,8 @@ def _source(content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Source
             type(one.count) is int and type(one.line) is int
             and type(one.reason) is str and type(one.example) is str
         )  # fmt: skip
+    notes = content.get("notes", [])
+    _require(isinstance(notes, list) and all(type(note) is str for note in notes))
     _require(content["kind"] in get_args(Kind))
     _require(content["origin"] is None or isinstance(content["origin"], dict))
     _require(isinstance(names, list) and all(type(name) is str for name in names))
@@ -130,7 +134,7 @@ def _source(content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Source
     _require(torch.equal(torch.cat([train, test]).sort().values, torch.arange(count)))
     return Source(
         buckets, homes, content["kind"], train, test, program.formulas, tuple(names), dropped,
-        content["origin"],
+        content["origin"], tuple(notes),
     )  # fmt: skip
 
 

@@ -1,15 +1,15 @@
 """Learning the weights of the formulas in a `.mln` file from the worlds in `.db` files."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Generator
 
 from nmln.buckets import names_of
 from nmln.errors import InputError, placed
-from nmln.formats.db import read_facts
-from nmln.formats.each import encode_each
+from nmln.formats.db import Facts, differing_constants, read_facts
+from nmln.formats.each import encode_for
 from nmln.formats.mln import Program, read_mln, write_mln
 from nmln.formats.registry import Parsed
 from nmln.training.weights import Learned, Recipe, learn_weights
@@ -54,15 +54,35 @@ def read_program(model: Path) -> Program:
     return program
 
 
-def begin(program: Program, data: Sequence[Path], target: Path) -> LearningJob:
+def begin(
+    program: Program,
+    data: Sequence[Path],
+    target: Path,
+    domains: str | None = None,
+    model: Path | None = None,
+) -> LearningJob:
     """Read the worlds; unlisted atoms are false.
 
-    Every file has constants of its own, in all of its worlds together, unless the program declares them.
+    Constants that the program does not declare are `common` to the worlds of a file (the default), or
+    of `each` world those that it names. Errors in formulas name the file `model`.
     """
-    facts = [world for path in data for world in read_facts(path)]
+    if domains not in (None, "common", "each"):
+        raise InputError(
+            f"--domains must be common or each, got {domains!r}. Correct it.", token="--domains"
+        )
+    files = [read_facts(path) for path in data]
+    facts = [world for worlds in files for world in worlds]
     with placed(data[0]):
-        found = encode_each(program.language, facts, program.domain, by_file=True)
-    return LearningJob(program, found, target)
+        found = encode_for(program, model or "program", facts, by_file=domains != "each")
+    notes = () if domains == "each" else tuple(_notes(program, files))
+    return LearningJob(program, replace(found, notes=notes), target)
+
+
+def _notes(program: Program, files: Sequence[Sequence[Facts]]) -> Iterator[str]:
+    """A note for every file whose worlds name different constants."""
+    for worlds in files:
+        if note := differing_constants(worlds, program.language, program.domain):
+            yield f"{worlds[0].source}: {note}"
 
 
 def run(

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float64, Integer
 from torch import Generator, Tensor
 
-from nmln.buckets import Bucket, name_of
+from nmln.buckets import Bucket, labels_of
 from nmln.errors import InputError
 from nmln.files import write_json
 from nmln.model import Model, load_run
@@ -185,10 +185,10 @@ def measure(
     if len(parts) == 1:
         return parts[0].likelihood()
     whole = _Logs.joined(parts, shares).likelihood()
-    each = zip(learnt, shares, parts, strict=True)
+    names = labels_of([bucket.space for bucket in learnt])
     by_size = {
-        name_of(bucket.space): SizeLikelihood(share, part.likelihood())
-        for bucket, share, part in each
+        name: SizeLikelihood(share, part.likelihood())
+        for name, share, part in zip(names, shares, parts, strict=True)
     }
     return replace(whole, by_size=by_size)
 

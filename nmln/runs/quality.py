@@ -7,7 +7,7 @@ from typing import Any
 from jaxtyping import Integer
 from torch import Tensor
 
-from nmln.buckets import Bucket, name_of
+from nmln.buckets import Bucket, labels_of
 from nmln.formats.registry import Kind
 from nmln.molecules.decoding import Decoder
 from nmln.runs.data import Source
@@ -45,7 +45,7 @@ class ChainQuality:
         self.trainer = trainer
         known = frozenset(source.names)
         self.parts = [Quality.of(source.kind, space, known) for space in source.spaces]
-        self.names = [name_of(space) for space in source.spaces]
+        self.names = labels_of(source.spaces)
         total = len(source.test)
         self.held_out = [_first(bucket, total) for bucket in source.held_out]
 

@@ -237,7 +237,8 @@ class SamplingSettings:
         if not self.domains:
             return (model,)
         language = model.space.language
-        return tuple(model.on(space_in_json(language, one.domain)) for one in self.domains)
+        spaces = [space_in_json(language, one.domain) for one in self.domains]
+        return tuple(model.on(space, warn=False) for space in spaces)  # the command has warned
 
     def conditions(self, space: Space, number: int = 0) -> Conditions:
         """The evidence and the formulas for the domain of this number, which `space` is."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nmln import checkpoint
-from nmln.buckets import name_of
+from nmln.buckets import labels_of, name_of
 from nmln.diagnostics import Diagnostics, diagnose
 from nmln.errors import InputError, InterruptedRunError
 from nmln.extras import available, install_command
@@ -286,12 +286,13 @@ Judged = dict[str, Diagnostics]
 
 def _judge(job: SamplingJob, kept: Sequence[Kept], processes: int) -> Judged:
     found = {}
-    for model, own in zip(job.models, job.settings.sections, strict=True):
+    names = labels_of([model.space for model in job.models])
+    for name, own in zip(names, job.settings.sections, strict=True):
         blocks = kept[own.first_block : own.first_block + own.parts]
         recorders = [one.recorder for one in blocks if one.recorder is not None]
         if min((recorder.seen for recorder in recorders), default=0) >= 2:
             recording = joined([recorder.recording() for recorder in recorders], processes)
-            found[name_of(model.space)] = diagnose(recording, job.model.method.ladder)
+            found[name] = diagnose(recording, job.model.method.ladder)
     return found
 
 

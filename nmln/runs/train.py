@@ -208,6 +208,8 @@ def _run(job: TrainingJob, watcher: Watcher) -> Model:
     start = saved = time.perf_counter()
     if first:
         watcher.on_start(job)
+        for note in job.source.notes if trainer.step_number == 0 else ():
+            watcher.on_note(note)
         if gap := log.cut(trainer.step_number):
             watcher.on_note(gap)
     with interruption(trainer.ranks.count == 1, _PATIENCE) as interrupted:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Float64, Integer
 from torch import Generator, Tensor
 
-from nmln.buckets import LEAST, Bucket, deal, shares_of
+from nmln.buckets import Bucket, shares_of
 from nmln.config import Config
 from nmln.distributed import Ranks
 from nmln.errors import InputError
@@ -33,7 +33,7 @@ from nmln.training.optimiser import (
     next_pace,
     paced,
 )
-from nmln.training.sizes import check_training
+from nmln.training.sizes import dealt, step_memory
 from nmln.types import Evaluations, Values
 
 Part = TypeVar("Part")
@@ -108,7 +108,6 @@ class Trainer:
         self.potential = potential
         self.domains = self._learned(buckets, count)
         for domain in self.domains:
-            check_training(domain.potential.space, config)
             _refuse_forbidden(domain.potential, self.method, domain.worlds)
         self.average = deepcopy(potential) if config.optimiser.average else None
         self.optimiser = make_optimiser(potential.parameters(), config.optimiser, potential.levels)
@@ -124,19 +123,19 @@ class Trainer:
 
     def _learned(self, buckets: Sequence[Bucket], blocks: int) -> list[Learned]:
         """The domains, with their part of the replicas and of every minibatch."""
-        shares, least = shares_of(buckets), max(LEAST, blocks)
-        replicas = deal(self.config.chains.replicas, shares, least)
-        batches = deal(self.config.training.batch, shares, least)
+        parts = dealt(buckets, self.config, blocks)
+        step_memory(parts, self.config)
+        each = zip(buckets, shares_of(buckets), parts, strict=True)
         return [
             Learned(
                 number,
                 self.potential.on(bucket.space),
                 bucket.worlds,
-                shares[number],
-                replicas[number],
-                batches[number],
+                share,
+                part.replicas,
+                part.batch,
             )
-            for number, bucket in enumerate(buckets)
+            for number, (bucket, share, part) in enumerate(each)
         ]
 
     @property

@@ -1,6 +1,7 @@
 """A tiny baseline for tests: independent choices from the training strings, by learned weights.
 
-`python -m tests.baselines.fake ARGUMENTS` is `nmln ARGUMENTS` with this baseline registered.
+`python -m tests.baselines.fake ARGUMENTS` is `nmln ARGUMENTS` with this baseline registered, and with
+the interval between checkpoints that the environment gives.
 """
 
 import os
@@ -13,11 +14,12 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from nmln.baselines.base import BASELINES, Generator, LogProb, Named
+from nmln.baselines.base import BASELINES, Generator, LogProb, Named, seeded
 from nmln.dropped import DropCounter, Dropped
 
 NAME = "fake"
 SLOW = "NMLN_TEST_SLOW"  # seconds that an update or a batch of the fake takes
+SAVE_EVERY = "NMLN_TEST_SAVE_EVERY"  # seconds between checkpoints of the command below
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,12 @@ class Fake(Generator):
         self.strings = list(content["strings"])
         self.network = Fake.Table(len(self.strings))
 
-    def log_prob(self, molecules: Sequence[str]) -> LogProb | None:
+    def log_prob(self, molecules: Sequence[str], seed: int = 0) -> LogProb | None:
         logs = dict(zip(self.strings, self.network().double().tolist(), strict=True))
         # A little mass for all others, so that test molecules are possible.
-        values = [logs.get(text, -20.0) + 1e-3 * float(torch.rand(())) for text in molecules]
-        return LogProb(torch.tensor(values, dtype=torch.float64), exact=False)
+        values = torch.tensor([logs.get(text, -20.0) for text in molecules], dtype=torch.float64)
+        with seeded(seed, "fake", 0):
+            return LogProb(values + 1e-3 * torch.rand(len(values)), exact=False)
 
 
 def register() -> None:
@@ -96,8 +99,19 @@ def register() -> None:
 
 
 if __name__ == "__main__":
+    from functools import partial
+    from unittest.mock import patch
+
     from nmln.cli import main
+    from nmln.runs import baseline, baseline_sample
     from tests.baselines import fake
 
     fake.register()
-    main()
+    saving: dict[str, float] = {}
+    if SAVE_EVERY in os.environ:
+        saving["save_every"] = float(os.environ[SAVE_EVERY])
+    with (
+        patch.object(baseline, "run", partial(baseline.run, **saving)),
+        patch.object(baseline_sample, "sample", partial(baseline_sample.sample, **saving)),
+    ):
+        main()

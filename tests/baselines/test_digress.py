@@ -1,6 +1,5 @@
 """DiGress discrete: noise and kernels, likelihood by enumeration, and the protocol of baselines."""
 
-from copy import deepcopy
 from itertools import pairwise, product
 from math import log
 from pathlib import Path
@@ -12,7 +11,6 @@ from torch import Tensor
 from nmln.baselines import base
 from nmln.baselines.digress import Diffusion, Digress, Noise, draw_categories
 from nmln.baselines.digress_common import Graphs, cosine_schedule, descending_times
-from nmln.baselines.training import BaselineTraining
 from nmln.errors import InputError
 from nmln.molecules.chemistry import encode_all
 from nmln.molecules.likelihood import Structures
@@ -56,18 +54,45 @@ def test_the_cosine_schedule_has_the_published_values() -> None:
 
 def test_single_steps_compose_to_the_whole_noise_and_keep_the_marginals(noise: Noise) -> None:
     composed = matrix(noise, 0)
-    for time in range(1, 13):
-        step = matrix(noise, time, time - 1)
-        composed = composed @ step
+    for time in range(13):
+        if time:
+            composed = composed @ matrix(noise, time, time - 1)
         written = noise.forward(torch.arange(4)[None], time)[0]
         torch.testing.assert_close(composed, written)
-        torch.testing.assert_close(step.sum(1), torch.ones(4).double())
-        torch.testing.assert_close(noise.stationary @ step, noise.stationary)
+        torch.testing.assert_close(written.sum(1), torch.ones(4).double())
+        torch.testing.assert_close(noise.stationary @ written, noise.stationary)
 
 
-def test_a_skipped_step_is_the_composition_of_single_steps(noise: Noise) -> None:
-    single = matrix(noise, 4, 3) @ matrix(noise, 5, 4) @ matrix(noise, 6, 5)
-    torch.testing.assert_close(single, matrix(noise, 6, 3))
+def kernel_of(noise: Noise, guess: Tensor, earlier: int, time: int) -> Tensor:
+    """p(z_s | z_t) of one site; `guess` are probabilities of x, the same or by z_t (rows)."""
+    guesses = guess.expand(4, 4)[:, None]
+    return noise.backward(guesses, torch.arange(4)[:, None], earlier, time)[:, 0]
+
+
+@pytest.mark.parametrize("clean", range(4))
+def test_a_skipped_step_back_is_the_composition_of_single_steps(noise: Noise, clean: int) -> None:
+    known = torch.eye(4).double()[clean]
+    skipped = kernel_of(noise, known, 3, 6)
+    single = [kernel_of(noise, known, time - 1, time) for time in (6, 5, 4)]
+    torch.testing.assert_close(single[0] @ single[1] @ single[2], skipped)
+    for kernel in (*single, skipped):
+        torch.testing.assert_close(kernel.sum(1), torch.ones(4).double())
+    noisy, earlier = (noise.forward(torch.tensor([[clean]]), time)[0, 0] for time in (6, 3))
+    torch.testing.assert_close(noisy @ skipped, earlier)
+    # Composed in another order they are another kernel.
+    assert float((single[2] @ single[1] @ single[0] - skipped).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize(("earlier", "time"), [(5, 6), (3, 6), (0, 12)])
+def test_if_the_data_have_the_marginals_a_step_back_is_a_step_of_noise(
+    noise: Noise, earlier: int, time: int
+) -> None:
+    odds = noise.stationary[:, None] * noise.forward(torch.arange(4)[None], time)[0]
+    guesses = (odds / odds.sum(0)).T  # of x, by what is seen of it
+    kernel = kernel_of(noise, guesses, earlier, time)
+    torch.testing.assert_close(kernel, matrix(noise, time, earlier))  # a reversible chain
+    torch.testing.assert_close(kernel.sum(1), torch.ones(4).double())
+    torch.testing.assert_close(noise.stationary @ kernel, noise.stationary)
 
 
 @pytest.mark.parametrize(("earlier", "time"), [(0, 1), (5, 6), (2, 9), (0, 12)])
@@ -220,21 +245,31 @@ def test_worlds_are_drawn_with_their_exact_probabilities(small: tuple[Diffusion,
     assert chi_square(counts, drawn) > 113.5
 
 
+def test_skipped_steps_of_worlds_are_the_composition_of_single_steps(
+    small: tuple[Diffusion, Tensor],
+) -> None:
+    worlds, kept = small[1], cosine_schedule(12, 0.9999)
+    diffusion = Diffusion(3, 3, Noise(kept, exactly(0.7, 0.3)), Noise(kept, exactly(0.6, 0.4)))
+
+    def kernel(clean: Tensor, earlier: int, time: int) -> Tensor:
+        known = torch.eye(2).double()[clean].expand(len(worlds), 6, 2)
+        odds = diffusion.backward((known[:, :3], known[:, 3:]), worlds, earlier, time)
+        return world_odds(odds, worlds)
+
+    def noisy(clean: Tensor, time: int) -> Tensor:
+        first, rest = clean[None, :3], clean[None, 3:]
+        odds = diffusion.of_nodes.forward(first, time), diffusion.of_pairs.forward(rest, time)
+        return world_odds(odds, worlds)[0]
+
+    for clean in worlds[[0, 21, 38, 63]]:
+        skipped = kernel(clean, 3, 6)
+        single = kernel(clean, 5, 6) @ kernel(clean, 4, 5) @ kernel(clean, 3, 4)
+        torch.testing.assert_close(single, skipped)
+        torch.testing.assert_close(skipped.sum(1), torch.ones(64).double())
+        torch.testing.assert_close(noisy(clean, 6) @ skipped, noisy(clean, 3))
+
+
 # The protocol.
-
-
-def test_a_resumed_training_is_the_same_to_the_bit() -> None:
-    whole = BaselineTraining.start(tiny(), TRAIN, base.Budget(updates=4), 0)
-    half = BaselineTraining.start(tiny(), TRAIN, base.Budget(updates=4), 0)
-    for _ in range(2):
-        whole.step()
-        half.step()
-    rest = BaselineTraining.start(tiny(), TRAIN, base.Budget(updates=4), 0)
-    rest.restore(deepcopy(half.tree()))
-    for _ in range(2):
-        assert whole.step() == rest.step()
-    one, other = (one.baseline.network.state_dict() for one in (whole, rest))
-    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_training_counts_what_it_cannot_learn_and_lowers_the_loss() -> None:
@@ -259,24 +294,31 @@ def test_a_saved_model_draws_and_scores_the_same(tmp_path: Path) -> None:
     one, other = made.log_prob(["CCO", "OCC"]), again.log_prob(["CCO", "OCC"])
     assert other is not None
     assert torch.equal(one.values, other.values)
+    assert not torch.equal(one.values, made.log_prob(["CCO", "OCC"], seed=1).values)
     assert not one.exact
 
 
 def test_the_bound_of_a_molecule_counts_its_worlds() -> None:
     """With a denoiser that knows nothing, the probability of a world is that of its parts."""
-    made = tiny(transitions="uniform", bound_draws=3)
+    made = tiny(transitions="uniform", bound_draws=10)
     made.fit(TRAIN, base.Budget(updates=1))
     sizes = 3, 4  # C, N, O; bonds
     made.denoise = lambda worlds, times: (
         torch.full((len(worlds), 3, 3), 1 / sizes[0]).double(),
         torch.full((len(worlds), 3, 4), 1 / sizes[1]).double(),
     )
-    found = made.log_prob(["CCO", "CCC", "CCCC", "CCS", "C1CC1"])
-    uniform = -3 * log(sizes[0]) - 3 * log(sizes[1])
-    exact = torch.tensor([log(6), log(3), 0, 0, 0]).double() + uniform
+    copies = 200
+    found = made.log_prob([one for one in ("CCO", "CCC", "C1CC1") for _ in range(copies)]).values
+    chain, carbons, ring = found.unflatten(0, (3, copies))
     # A uniform denoiser over uniform noise leaves every world equally probable.
-    assert bool((found.values[[0, 1, 4]] <= exact[[0, 1, 4]] + 1e-9).all())
-    assert found.values[[2, 3]].tolist() == [float("-inf")] * 2
+    for each, worlds in ((chain, 6), (carbons, 3), (ring, 1)):
+        assert bool((each <= log(worlds) - 3 * log(sizes[0]) - 3 * log(sizes[1]) + 1e-9).all())
+    # The bounds of their worlds have the same mean, so that only the numbers of worlds differ.
+    for more, less, ratio in ((chain, carbons, 2), (carbons, ring, 3)):
+        error = float((more.var() + less.var()) / copies) ** 0.5
+        assert abs(float(more.mean() - less.mean()) - log(ratio)) < 4 * error < 0.1
+    others = made.log_prob(["CCCC", "CCS"])
+    assert others.values.tolist() == [float("-inf")] * 2
     assert float(made.log_prob([]).values.numel()) == 0
 
 

@@ -15,6 +15,7 @@ from nmln.runs import baseline as runs
 from nmln.runs.baseline_sample import sample
 from nmln.runs.folder import RunFolder
 from tests.baselines.test_digress_network import TINY
+from tests.baselines.test_training import through_files
 from tests.molecules.test_sizes import FIVE, THREE
 from tests.runs.main_jobs import MOLECULES
 
@@ -63,7 +64,9 @@ def test_a_saved_model_of_several_sizes_draws_the_same(name: str, tmp_path: Path
 
 
 @BOTH
-def test_a_resumed_training_of_several_sizes_continues_bit_for_bit(name: str) -> None:
+def test_a_resumed_training_of_several_sizes_continues_bit_for_bit(
+    name: str, tmp_path: Path
+) -> None:
     budget = base.Budget(updates=6)
     whole = BaselineTraining.start(tiny(name), TRAIN, budget, 4)
     first = BaselineTraining.start(tiny(name), TRAIN, budget, 4)
@@ -71,7 +74,7 @@ def test_a_resumed_training_of_several_sizes_continues_bit_for_bit(name: str) ->
     for _ in range(3):
         first.step()
     second = BaselineTraining.start(tiny(name), TRAIN, budget, 4)
-    second.restore(first.tree())
+    second.restore(through_files(first, tmp_path))
     assert [second.step() for _ in range(3)] == losses[3:]
 
 

@@ -1,5 +1,6 @@
 """PaccMann SVAE: its stack, its losses and the bound on its log-probabilities."""
 
+from dataclasses import replace
 from itertools import pairwise, product
 from math import exp, log
 
@@ -124,6 +125,42 @@ def test_the_bound_grows_with_the_number_of_draws_to_the_exact_value() -> None:
     assert bool((bounds[0] < exact).all())
     assert torch.allclose(bounds[-1], exact, atol=0.02)
     assert not torch.allclose(bounds[-1], exact_log_prob(model, temperature=1.0), atol=0.02)
+
+
+@torch.no_grad()
+def exact_bound(model: SVAENetwork, temperature: float) -> Tensor:
+    """The bound of a single draw, E_q log p(s | z) - KL, by the rectangle rule."""
+    order = model.rows(CODES).back
+    mean, log_variance = (part[order] for part in model.encode(model.rows(CODES)))
+    spread = (0.5 * log_variance).exp()
+    grid = torch.linspace(-9, 9, 301).double()
+    z = mean + spread * grid  # strings, points
+    rows = model.rows(CODES.repeat_interleave(len(grid), 0))
+    nats = model.decode(rows, z.flatten()[rows.back.argsort(), None], temperature).sum(0)
+    weights = Normal(0.0, 1.0).log_prob(grid).exp() * (grid[1] - grid[0])
+    expected = nats[rows.back].unflatten(0, (-1, len(grid))) @ weights
+    return -expected - kl_to_prior(mean, log_variance)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("draws", "copies"), [(1, 20_000), (256, 20)])
+def test_nats_are_those_of_the_bound_with_the_draws_of_the_settings(
+    draws: int, copies: int
+) -> None:
+    model = network(replace(SMALL, draws=draws, temperature=0.8))
+    model.mean.bias.add_(0.7)  # away from the prior
+    model.log_variance.bias.add_(0.4)
+    torch.manual_seed(1)
+    found = model.nats(CODES.repeat(copies, 1)).unflatten(0, (copies, -1))
+    exact = exact_log_prob(model, temperature=0.8)
+    error = found.std(0) / copies**0.5
+    assert bool((error < 0.01).all())
+    if draws == 1:
+        bound = exact_bound(model, temperature=0.8)
+        assert bool(((found.mean(0) + bound).abs() < 5 * error).all())
+        assert bool((found.mean(0) + exact > 5 * error).all())  # the bound is not tight
+    else:  # what is left between bound and exact value is far below the error
+        assert bool(((found.mean(0) + exact).abs() < 5 * error).all())
 
 
 @torch.no_grad()

@@ -26,7 +26,7 @@ from nmln.language import Attribute, Language, predicate
 from nmln.logic import Literal
 from nmln.potentials.base import BasePotential
 from nmln.potentials.formula import FormulaPotential
-from nmln.potentials.fragment import FragmentPotential
+from nmln.potentials.fragment import DeepSetPotential, FragmentPotential
 from nmln.potentials.total import TotalPotential
 from nmln.space import Space
 from nmln.types import Kernel
@@ -48,12 +48,19 @@ EVIDENCE = Evidence.of(
     ],
 )
 CASES = [None, EVIDENCE]
+PAIRS = list(combinations(range(3), 2))  # in the order of a world
 
 
-def peaked(sharpness: float = 3.0) -> BasePotential:
-    potential = FragmentPotential(SPACE, 1, 2, (16,), rng=Generator().manual_seed(1)).double()
+def peaked(sharpness: float = 3.0, kind: str = "fragment") -> BasePotential:
+    rng = Generator().manual_seed(1)
+    if kind == "deepset":
+        potential = DeepSetPotential(SPACE, 1, 2, 8, (16,), rng=rng).double()
+        last, scale = potential.top.layers[-1], sharpness * 8
+    else:
+        potential = FragmentPotential(SPACE, 1, 2, (16,), rng=rng).double()
+        last, scale = potential.networks[0].layers[-1], sharpness * 4  # pyright: ignore
     with torch.no_grad():
-        potential.networks[0].layers[-1].weight.mul_(sharpness * 4)  # pyright: ignore
+        last.weight.mul_(scale)  # pyright: ignore
     return potential
 
 
@@ -301,10 +308,19 @@ KERNELS: dict[str, tuple[Callable[[Evidence | None], Kernel], Callable]] = {
 }
 
 
+KINDS = [
+    *(("fragment", name) for name in KERNELS),
+    *(("deepset", name) for name in KERNELS if name != "path auxiliary"),
+    pytest.param("deepset", "path auxiliary", marks=pytest.mark.slow),
+]
+
+
 @pytest.mark.parametrize("evidence", CASES, ids=["free", "evidence"])
-@pytest.mark.parametrize("name", KERNELS)
-def test_the_matrix_keeps_the_exact_distribution(name: str, evidence: Evidence | None) -> None:
-    potential = peaked()
+@pytest.mark.parametrize(("kind", "name"), KINDS)
+def test_the_matrix_keeps_the_exact_distribution(
+    kind: str, name: str, evidence: Evidence | None
+) -> None:
+    potential = peaked(kind=kind)
     matrix = KERNELS[name][1](potential, evidence)
     pi = target(potential, evidence)
     assert pi.max() > 5 / len(pi), "the target must be peaked for this to mean anything"
@@ -313,11 +329,36 @@ def test_the_matrix_keeps_the_exact_distribution(name: str, evidence: Evidence |
     assert (pi @ matrix - pi).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_the_check_rejects_a_kernel_on_the_wrong_target(name: str) -> None:
-    matrix = KERNELS[name][1](peaked(2.0), None)
-    pi = target(peaked(), None)
+@pytest.mark.parametrize(("kind", "name"), KINDS)
+def test_the_check_rejects_a_kernel_on_the_wrong_target(kind: str, name: str) -> None:
+    matrix = KERNELS[name][1](peaked(2.0, kind), None)
+    pi = target(peaked(kind=kind), None)
     assert (pi @ matrix - pi).abs().max() > 1e-4
+
+
+def plain_deep_set(potential: DeepSetPotential, world: dict[str, list[int]]) -> float:
+    """The score of a world: the top network of the summed features of all ordered pairs of nodes."""
+    total = torch.zeros(1, 1, 1, 8, dtype=torch.float64)
+    pairs = {frozenset(pair): bond for pair, bond in zip(PAIRS, world["bond"], strict=True)}
+    for x, y in permutations(range(3), 2):
+        kinds = torch.eye(3).double()[[world["type"][x], world["type"][y]]].flatten()
+        bond = torch.eye(2).double()[pairs[frozenset((x, y))]]
+        seen = torch.cat([kinds, bond])[None, None, None]
+        total += potential.networks[0](seen).clamp(min=0)
+    return potential.top(total[:, :, 0]).item()
+
+
+@torch.no_grad()
+def test_gibbs_on_a_deep_set_has_the_distribution_of_its_formula() -> None:
+    potential = peaked(kind="deepset")
+    assert isinstance(potential, DeepSetPotential)
+    worlds = SPACE.enumerate().tolist()
+    scores = [plain_deep_set(potential, {"type": one[:3], "bond": one[3:]}) for one in worlds]
+    pi = torch.tensor(scores, dtype=torch.float64).softmax(0)
+    for matrix in (random_gibbs(potential, None), systematic(potential, None)):
+        assert (pi @ matrix - pi).abs().max() < 1e-12
+        settled = torch.linalg.matrix_power(matrix, 2**14)[0]
+        assert (settled - pi).abs().max() < 1e-9  # and no other distribution is kept
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -16,10 +16,11 @@ from nmln.errors import InputError
 from nmln.language import Attribute, Language, predicate
 from nmln.model import Model
 from nmln.model.assembly import from_description
-from nmln.model.domains import holding
+from nmln.model.domains import choose, holding
 from nmln.molecules.chemistry import encode_all, space_for
 from nmln.noise import uniform
 from nmln.potentials.graph import GraphPotential
+from nmln.potentials.total import TotalPotential
 from nmln.space import Space
 from tests.molecules.test_sizes import FIVE, THREE
 from tests.runs.main_jobs import MOLECULES
@@ -130,7 +131,7 @@ def test_a_saved_model_is_read_back(model: Model, tmp_path: Path) -> None:
 
 def test_the_model_of_one_domain_is_saved_without_the_others(model: Model, tmp_path: Path) -> None:
     for number, size in enumerate((4, 7)):
-        one = model.on(Space(model.space.language, {"node": size}))
+        one = model.on(Space(model.space.language, {"node": size}), warn=False)
         one.save(tmp_path / str(number))
         again = Model.load(tmp_path / str(number))
         assert again.space == one.space
@@ -179,6 +180,7 @@ def test_domains_that_are_none_are_refused(model: Model, name: str) -> None:
     assert error.value.source == "model.json"
 
 
+@pytest.mark.filterwarnings("ignore:this model has not seen worlds of size [26]:UserWarning")
 def test_a_query_is_about_the_domain_of_its_evidence(model: Model) -> None:
     for size in (3, 6):  # one of the data, and another one
         space = space_for(ATOMS, size)
@@ -214,8 +216,12 @@ def test_constants_find_their_domain(model: Model) -> None:
     language = Language(predicate("owns", "person", "thing"))
     space = Space(language, {"person": ["Anna"], "thing": ["car", "cat"]})
     assert holding((), space, {"person": (), "thing": ("cat",)}) == (space, False)
-    found, new = holding((), space, {"person": ("Bob", "Anna"), "thing": ()})
-    assert (found.domain, new) == ({"person": ("Bob", "Anna"), "thing": ("car", "cat")}, True)
+    found, new = holding((), space, {"person": ("Bob", "Carl"), "thing": ()})
+    assert (found.domain, new) == ({"person": ("Bob", "Carl"), "thing": ("car", "cat")}, True)
+    found, new = holding((), space, {"person": ("Bob", "Carl"), "thing": ("cat",)})
+    assert (found.domain, new) == ({"person": ("Bob", "Carl"), "thing": ("car", "cat")}, True)
+    with pytest.raises(InputError, match=r"Bob is not a constant of sort person .*, but Anna is"):
+        holding((), space, {"person": ("Bob", "Anna"), "thing": ()})
 
 
 def test_what_needs_one_domain_says_so(model: Model) -> None:
@@ -260,6 +266,46 @@ def test_a_size_is_that_of_one_sort() -> None:
     with pytest.raises(InputError, match="one sort, but this language has person, thing"):
         made.generate(3, size=4, **QUICK)
     assert len(made.generate(6, **QUICK)) == 6
+
+
+PEOPLE = Language(predicate("smokes", "person"), predicate("friends", "person", "person"))
+
+
+def people(size_or_names: Any, count: int, chance: float) -> Bucket:
+    space = Space(PEOPLE, {"person": size_or_names})
+    drawn = torch.rand(count, space.groups, generator=Generator().manual_seed(count))
+    return Bucket(space, (drawn < chance).to(space.dtype))
+
+
+def test_domains_of_one_size_count_together() -> None:
+    data = [people(["Anna", "Bob"], 100, 0.1), people(["X", "Y"], 300, 0.9), people(3, 100, 0.5)]
+    made = Model.build(data, config=CONFIG)
+    assert isinstance(made.potential, TotalPotential)
+    with torch.no_grad():
+        for beta in made.potential.betas[:-1]:
+            beta.zero_()  # the base term alone
+    for domain in made.domains[:2]:
+        asked = made.given(nmln.Evidence.none(domain.space))
+        name = domain.space.domain["person"][1]
+        found = asked.marginals(f"smokes({name})").answers[0].value
+        assert found == pytest.approx(0.7, abs=0.05)
+    chosen = choose(made.domains, made.space, [2, 3])
+    assert [one.space for one in chosen] == [made.domains[0].space, made.domains[2].space]
+    assert [one.share for one in chosen] == pytest.approx([0.8, 0.2])
+    assert [made.share_of(one.space) for one in data] == [0.2, 0.6, 0.2]
+
+
+def test_a_domain_is_given_once() -> None:
+    data = [people(["Anna", "Bob"], 5, 0.1), people(["Anna", "Bob"], 6, 0.1), people(3, 5, 0.5)]
+    with pytest.raises(InputError, match=r"2 have the same one of 2\. Put their worlds into one"):
+        Model.build(data, config=CONFIG)
+
+
+def test_a_size_far_beyond_the_data_is_announced_with_its_groups(model: Model) -> None:
+    with pytest.warns(UserWarning, match=r"has 231 groups, the largest of the data 15: .* long"):
+        choose(model.domains, model.space, [21])
+    with pytest.warns(UserWarning, match=r"an extrapolation\.$"):
+        choose(model.domains, model.space, [20])
 
 
 def test_data_are_given_in_one_way() -> None:

@@ -46,8 +46,34 @@ def test_all_common_sizes_are_taken_and_the_others_are_counted(mixed: Path) -> N
         "not SMILES": 1,
     }
     assert source.domains_in_words == "heavy atoms (molecules): 3 (10), 4 (40), 5 (6)"
+    assert source.notes == (
+        "sizes left out (heavy atoms: molecules): 7: 1 (fewer than 2 molecules each).",
+    )
     assert len({space.language for space in source.spaces}) == 1
     assert "F" not in source.space.language["atom"].values
+
+
+@pytest.mark.parametrize(
+    ("choice", "counts", "expected"),
+    [
+        (SizeChoice(), {3: 1000, 4: 2000, 5: 20, 6: 9, 7: 1},
+         "5: 20, 6: 9 (less than 1 % of the molecules each, data.least_share; --sizes takes them); 7: 1 "
+         "(fewer than 2 molecules each)."),
+        (SizeChoice(least_share=0.07), {3: 90, 4: 6, 5: 50},
+         "4: 6 (less than 7 % of the molecules each, data.least_share; --sizes takes them)."),
+        (SizeChoice(largest=4), {3: 10, 4: 1, 5: 1}, "4: 1 (fewer than 2 molecules each)."),
+        (SizeChoice(), {3: 10, 4: 10}, None),
+        (SizeChoice(sizes=(3,)), {3: 10, 4: 1}, None),
+    ],
+)  # fmt: skip
+def test_sizes_that_are_left_out_are_listed_with_the_rule(
+    choice: SizeChoice, counts: dict[int, int], expected: str | None
+) -> None:
+    found = Counter(counts)
+    notes = choice.left_out(found, choice.among(found, "mine.smi"))
+    assert notes == (
+        () if expected is None else (f"sizes left out (heavy atoms: molecules): {expected}",)
+    )
 
 
 def test_positions_are_those_of_the_file(mixed: Path) -> None:
@@ -157,6 +183,7 @@ def test_data_of_several_sizes_are_read_back(mixed: Path, tmp_path: Path) -> Non
     assert back.spaces == source.spaces
     assert back.fingerprint == source.fingerprint
     assert (back.names, back.dropped, back.origin) == (source.names, source.dropped, source.origin)
+    assert back.notes == source.notes
     for name in ("homes", "train", "test"):
         assert torch.equal(getattr(back, name), getattr(source, name))
     for one, other in zip(back.buckets, source.buckets, strict=True):

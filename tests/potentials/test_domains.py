@@ -1,5 +1,7 @@
 """A potential on another domain: shared weights, and the scores of one that was built there."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Generator, Tensor
@@ -32,6 +34,12 @@ def larger(space: Space, more: int = 2) -> Space:
     return Space(space.language, counts)
 
 
+def smaller(space: Space) -> Space:
+    """The same language with one constant less of every sort that has more than two."""
+    counts = {sort: max(min(2, len(n)), len(n) - 1) for sort, n in space.domain.items()}
+    return Space(space.language, counts)
+
+
 def values_on(space: Space, seed: int, chains: int = 6) -> Tensor:
     values = random_worlds(space, LEVELS * chains, seed).view(LEVELS, chains, -1)
     values[:, 0] = 0  # without links, so that there are pieces to count
@@ -53,9 +61,12 @@ def case(request: pytest.FixtureRequest) -> Case:
     return request.param
 
 
+@pytest.mark.parametrize("resized", [larger, smaller])
 @pytest.mark.parametrize("case", LEARNED, ids=lambda case: case.name)
-def test_it_scores_as_one_that_was_built_there(case: Case) -> None:
-    space, template = larger(case.space), build(case)
+def test_it_scores_as_one_that_was_built_there(
+    case: Case, resized: Callable[[Space], Space]
+) -> None:
+    space, template = resized(case.space), build(case)
     here, there = template.on(space), built_there(case, space, template)
     assert here.space == space
     assert here.levels == template.levels
@@ -212,6 +223,37 @@ def test_beyond_the_known_sizes_links_per_node_stay(known: dict[int, float], siz
     chances = [chance_of(potential, one) for one in (nearest, size)]
     odds = [chance / (1 - chance) for chance in chances]
     assert odds[1] / odds[0] == pytest.approx(nearest / size, rel=1e-4)
+
+
+def test_a_size_without_pairs_shows_nothing_about_links() -> None:
+    with_single, without = base_of({1: 0.0, 3: 0.6, 4: 0.4}), base_of({3: 0.6, 4: 0.4})
+    for size in (2, 3, 4, 6):
+        wanted = chance_of(without, size)
+        assert chance_of(with_single, size) == pytest.approx(wanted, abs=0.02)
+    assert chance_of(base_of({1: 0.0}), 3) == pytest.approx(
+        0.2
+    )  # odds of 1/3 for both kinds of link
+
+
+def test_domains_of_one_size_have_the_mean_of_their_marginals() -> None:
+    people = Language(predicate("smokes", "person"))
+    domains = (["Anna", "Bob"], ["X", "Y"], ["a", "b", "c"])
+    spaces = [Space(people, {"person": names}) for names in domains]
+    values = []
+    for number, (space, chance) in enumerate(zip(spaces, (0.1, 0.9, 0.5), strict=True)):
+        drawn = torch.rand(1, 4000, space.groups, generator=Generator().manual_seed(number))
+        values.append((drawn < chance).to(space.dtype))
+
+    def chances(potential: BasePotential) -> list[float]:
+        found = [
+            potential.on(space).score_and_slopes(space.enumerate()[None])[1] for space in spaces
+        ]
+        return [float(one[0, 0, :2].softmax(-1)[1]) for one in found]
+
+    weighted = IndependentPotential.fit_all(spaces, values, shares=(0.2, 0.6, 0.2))
+    assert chances(weighted) == pytest.approx([0.7, 0.7, 0.5], abs=0.02)
+    by_number = IndependentPotential.fit_all(spaces, [values[0], values[1][:, :2000], values[2]])
+    assert chances(by_number) == pytest.approx([1.1 / 3, 1.1 / 3, 0.5], abs=0.02)
 
 
 def test_one_domain_is_enough() -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ import torch
 from typer.testing import CliRunner
 
 from nmln import checkpoint
-from nmln.baselines.base import Budget, new
+from nmln.baselines.base import Budget, Generator, new
 from nmln.baselines.training import BaselineTraining
 from nmln.cli import app
 from nmln.config import DataConfig
@@ -162,7 +162,7 @@ def test_a_signal_ends_a_long_batch_and_keeps_the_others(
     opened, output = runs.open_baseline(trained), tmp_path / "samples"
     usual = opened.generator.draw
 
-    def slow(count: int) -> list[str | None]:
+    def slow(count: int) -> Sequence[object]:
         if checkpoint.saved_steps(output / ".nmln-sampling" / "block-0"):
             os.kill(os.getpid(), signal.SIGTERM)
             for _ in range(1000):  # network steps
@@ -192,8 +192,11 @@ def test_ctrl_c_keeps_the_training(data: Path, trained: Path, tmp_path: Path) ->
 
 
 def killed(words: list[str], folder: Path, when: Callable[[], bool]) -> None:
-    """Start `nmln` with the fake baseline, slowed down, and kill it at a moment."""
-    environment = {**os.environ, fake.SLOW: "0.05", "PYTHONPATH": str(ROOT)}
+    """Start `nmln` with the fake baseline, which saves all progress, and kill it at a moment.
+
+    Its updates and batches are slow, so that the moment is over long before the command ends.
+    """
+    environment = {**os.environ, fake.SLOW: "0.3", fake.SAVE_EVERY: "0", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.baselines.fake", *words]
     with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + 90
@@ -205,19 +208,23 @@ def killed(words: list[str], folder: Path, when: Callable[[], bool]) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def test_sigkill_and_resume_give_identical_samples(
+def test_sigkill_and_resume_give_an_identical_model(
     trained: Path, data: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "killed"
     words = ["baseline", "train", "fake", str(data), "--updates", str(UPDATES), "--seed", "3"]
-    metrics = folder / "metrics.jsonl"
     killed(
         [*words, "--output", str(folder)],
         tmp_path,
-        lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 3,
+        lambda: (checkpoint.latest_step(folder) or 0) >= 3,
     )
     assert read_head(RunFolder(folder)).trained is None
-    runs.run(runs.resume(folder))
+    resumed = runs.resume(folder)
+    assert 3 <= resumed.training.update < UPDATES
+    runs.run(resumed)
+    assert torch.equal(weights(folder), weights(trained))
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, UPDATES + 1))
     sample(runs.open_baseline(folder), 130)
     assert drawn(folder) == drawn(trained)
 
@@ -225,24 +232,43 @@ def test_sigkill_and_resume_give_identical_samples(
 @pytest.mark.slow
 def test_sigkill_while_sampling_gives_identical_samples(trained: Path, tmp_path: Path) -> None:
     output = tmp_path / "samples"
-    rows = output / ".nmln-sampling" / "block-0" / "rows.csv.gz"
+    block = output / ".nmln-sampling" / "block-0"
     words = ["baseline", "sample", str(trained), "--num-samples", "130", "--output", str(output)]
-    killed(words, tmp_path, rows.exists)
-    sample(runs.open_baseline(trained), 130, output)
+    killed(words, tmp_path, lambda: (checkpoint.latest_step(block) or 0) >= 2)
+    assert not (output / "samples.csv.gz").exists()
+    counts: list[int] = []
+    opened = runs.open_baseline(trained)
+    found = sample(opened, 130, output, progress=lambda done, _: counts.append(done))
+    assert 2 * fake.Fake.at_once < counts[0] < 130  # the batches before were not drawn again
     assert drawn(tmp_path) == drawn(trained)
+    whole = json.loads((trained / "samples" / "sampling.json").read_text())
+    for name in ("levels", "not_valid"):
+        assert found[name] == whole[name]
 
 
-@pytest.mark.slow
-def test_a_real_baseline_resumes_to_identical_samples(data: Path, tmp_path: Path) -> None:
-    for folder, stop in ((tmp_path / "whole", None), (tmp_path / "part", 3)):
-        job = runs.begin(folder, "rnn-char", DataConfig(str(data)), Budget(6), 3)
+def test_a_real_baseline_resumes_to_an_identical_model(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Generator, "at_once", 30)
+    changes = {
+        "units": 8, "embedded": 4, "layers": 2, "longest": 20, "batch": 16, "judged": 8,
+    }  # fmt: skip
+    found = []
+    for folder, stop in ((tmp_path / "whole", None), (tmp_path / "part", 4)):
+        job = runs.begin(folder, "rnn-char", DataConfig(str(data)), Budget(6), 3, changes)
         if stop is not None:
             with pytest.raises(LightsOutError):
                 runs.run(job, out_after(stop), save_every=0)
             job = runs.resume(folder)
+            assert job.training.update == stop - 1
         runs.run(job)
-        sample(runs.open_baseline(folder), 20)
-    assert drawn(tmp_path / "whole") == drawn(tmp_path / "part")
+        tensors, _ = checkpoint.load_model(folder / "model")
+        found.append((tensors, list(runs.open_baseline(folder).generator.generate(40, seed=1))))
+    (whole, texts), (part, others) = found
+    assert whole.keys() == part.keys()
+    assert all(torch.equal(tensor, part[name]) for name, tensor in whole.items())
+    assert texts == others
+    assert len(set(texts)) > 10  # there is something to compare
 
 
 def test_other_commands_name_those_of_baselines(trained: Path) -> None:
@@ -257,6 +283,8 @@ def test_nats_are_shown_with_the_samples_of_their_model(trained: Path, tmp_path:
     folder = tmp_path / "run"
     shutil.copytree(trained, folder)
     found = runs.likelihood(folder, most=5, seed=1)
+    other = runs.likelihood(folder, most=5, seed=2)
+    assert other["test_molecules"] != found["test_molecules"]
     assert found == runs.likelihood(folder, most=5, seed=1) | {"cpu_seconds": found["cpu_seconds"]}
     assert (found["exact"], found["test_molecules_count"]) == (False, 5)
     samples = folder / "samples" / "samples.csv.gz"

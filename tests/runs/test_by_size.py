@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 import torch
 
+from nmln.buckets import Bucket
+from nmln.config import configure
 from nmln.evaluation import Counts
-from nmln.model import load_run
+from nmln.language import Language, predicate
+from nmln.model import Model, load_run
 from nmln.molecules.sample_files import Reference, Samples, heavy_atoms, read_samples
 from nmln.partition import LogZBracket
 from nmln.report.history import read_history, table
 from nmln.runs import evaluate as evaluation
 from nmln.runs import likelihood, pages
 from nmln.runs.folder import RunFolder
+from nmln.space import Space
 from tests.molecules.test_sizes import FIVE, THREE
 from tests.runs.main_jobs import MOLECULES
 from tests.runs.runs import Outcome, settings, whole_run
@@ -67,6 +71,23 @@ def test_log_p_is_that_of_the_size_and_of_the_world_given_the_size(folder: Path)
     assert kept["by_size"].keys() == {"3", "4"}
     assert kept["by_size"]["4"]["share"] == pytest.approx(0.8)
     assert kept["worlds"] == sum(one["worlds"] for one in kept["by_size"].values()) == 50
+
+
+def test_domains_of_one_size_have_numbers_of_their_own() -> None:
+    language = Language(predicate("smokes", "person"))
+    domains = {("Anna", "Bob"): 100, ("X", "Y"): 300, ("a", "b", "c"): 100}
+    data = [
+        Bucket(space, space.enumerate()[-1:].repeat(count, 1))
+        for names, count in domains.items()
+        for space in [Space(language, {"person": names})]
+    ]
+    config = configure({"ladder": {"rates": [0.2, 0.1]}, "model": {"layers": 1, "hidden": 4}})
+    found = likelihood.measure(
+        Model.build(data, config=config), data, data, chains=4, steps=3, sweeps=3
+    )
+    shares = {size: one.share for size, one in found.by_size.items()}
+    assert shares == {"2 #1": 0.2, "2 #2": 0.6, "3": 0.2}
+    assert found.worlds == sum(one.given_size.worlds for one in found.by_size.values()) == 1000
 
 
 def test_the_command_shows_every_size(

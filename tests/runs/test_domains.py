@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from nmln import checkpoint
-from nmln.cli.train import start_training
+from nmln.cli.train import start_training, train
 from nmln.config import Config
 from nmln.errors import InputError
 from nmln.model import Model, load_run
@@ -183,6 +183,18 @@ def test_sizes_and_memory_are_shown(mixed: Path, here: Callable[..., Outcome]) -
     said = " ".join(done.said.split())
     assert "heavy atoms (molecules): 3 (10), 4 (40), 5 (6)" in said
     assert "size (chains per level): 3 (4), 4 (16), 5 (4); at least 1 MiB of memory" in said
+    assert "about 432 worlds scored per step" in said  # 24 * 2 * (1 + 2 * 3) + 48 * 2
+
+
+def test_the_cost_of_a_run_on_one_size_is_shown_too(
+    people: Path, here: Callable[..., Outcome]
+) -> None:
+    config = write_config(people.parent, training={"steps": 1})
+    done = here("train", people, "--config", config, "--output", people.parent / "run")
+    assert done.code == 0, done.said
+    said = " ".join(done.said.split())
+    assert "at least 1 MiB of memory; about 144 worlds scored per step" in said
+    assert "size (chains" not in said
 
 
 def test_every_process_has_chains_of_every_size(
@@ -194,6 +206,18 @@ def test_every_process_has_chains_of_every_size(
     config = small(mixed, chains__replicas=12, training__batch=13)
     start_training(mixed.parent / "run", config, processes=8)
     assert started == [4]
+
+
+def test_a_resumed_run_has_no_more_processes_than_a_new_one(
+    mixed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = whole(mixed, chains__replicas=12, training__batch=13, training__steps=1)
+    started: list[int] = []
+    module = sys.modules[start_training.__module__]
+    monkeypatch.setattr(module, "perform", lambda verb, count, *_, **__: started.append(count))
+    for wanted in (8, 3):
+        train(resume=folder, processes=wanted)
+    assert started == [4, 3]
 
 
 def test_data_of_other_sizes_are_not_those_of_the_run(mixed: Path) -> None:
