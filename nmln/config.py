@@ -76,11 +76,19 @@ class LadderConfig:
     # several temperatures; `single`: one potential at one level. The last two are for comparison,
     # and learn from data corrupted at the last rate
     method: Literal["noising", "tempering", "single"] = "noising"
-    # probability that a group is corrupted, per level, noisiest first. Add a rate between two
-    # levels that seldom swap; the last one is the target
-    rates: tuple[float, ...] = RATES
+    # probability that a group is corrupted, per level, noisiest first, the target last. Add a rate
+    # between two levels that seldom swap, or take `auto`: as many levels as the number of groups of the
+    # largest world needs for `swap`, from 0.08 to 0.001; the rates are recorded
+    rates: tuple[float, ...] | Literal["auto"] = RATES
+    # swap probability of neighbouring levels that `rates` = `auto` aims at, predicted for exactly noised
+    # levels; trained ones swap less
+    swap: float = 0.4
     # temperatures for `tempering`, hottest first, the last one 1; not used by the other methods
     temperatures: tuple[float, ...] = (1.360489, 1.259712, 1.1664, 1.08, 1.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON values."""
+        return _in_json(self, ("swap",))
 
 
 @dataclass(frozen=True)
@@ -251,7 +259,8 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values: tuples become lists."""
         found = json.loads(json.dumps(asdict(self)))
-        return {**found, "data": self.data.to_dict(), "model": self.model.to_dict()}
+        later = {name: getattr(self, name).to_dict() for name in ("data", "ladder", "model")}
+        return {**found, **later}
 
 
 def configure(
@@ -366,7 +375,19 @@ def _coerce(value: Any, hint: Any, name: str, source: str | None) -> Any:
     if origin in (Union, UnionType):
         if value is None:
             return None
-        (hint,) = (option for option in get_args(hint) if option is not type(None))
+        *words, hint = sorted(
+            (option for option in get_args(hint) if option is not type(None)),
+            key=lambda option: get_origin(option) is not Literal,
+        )
+        named = [word for option in words for word in get_args(option)]
+        if isinstance(value, str) and named:
+            if value in named:
+                return value
+            raise InputError(
+                f"{name} must be {' or '.join(map(repr, named))} or a list of numbers, got {value!r}.",
+                source,
+                token=name,
+            )
         origin = get_origin(hint)
     if origin is Literal:
         if value in get_args(hint):

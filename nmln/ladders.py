@@ -16,10 +16,13 @@ from torch import Generator, Tensor
 from nmln.errors import InputError
 from nmln.evidence import Evidence
 from nmln.memory import in_digits, refuse_size
-from nmln.noise import check_rate, corrupt
+from nmln.noise import check_rate, corrupt, swap_bound
 from nmln.space import Space
 from nmln.types import Values
 
+NOISIEST, TARGET = 0.08, 0.001  # the first and the last rate of ladders that are made for a space
+_MOST_LEVELS = 100
+_RATE_HALVINGS, _SWAP_HALVINGS = 18, 9  # of an interval, in search of a rate or a probability
 _LEVEL = 1000  # bytes that a level takes at least, with its weights and its row of chains
 
 
@@ -62,6 +65,41 @@ class Ladder:
         for level, rate in enumerate(self.rates):
             check_rate(rate, f"the corruption rate of level {level}")
         _check_falling(self.rates, "corruption rates", "Ladder")
+
+    @staticmethod
+    def even(
+        free_groups: int, swap: float, noisiest: float = NOISIEST, target: float = TARGET
+    ) -> "Ladder":
+        """As few levels as give every pair of neighbours a predicted swap probability of `swap` or more.
+
+        The prediction is `swap_bound`, which depends on the number of free groups of a world: the
+        larger the world, the closer the levels. The first and the last rate are given, and all pairs
+        have the same prediction.
+        """
+        if not 0 < swap < 1:
+            raise InputError(
+                f"the wanted swap probability must be above 0 and below 1, got {swap}. Take one such as "
+                "0.4.",
+                token="swap",
+            )
+        ends = Ladder((noisiest, target))  # checks both
+        if free_groups < 1 or swap_bound(free_groups, *ends) >= swap:
+            return ends
+        most, rates = _MOST_LEVELS, _climbed(free_groups, swap, ends, _MOST_LEVELS)
+        if rates[-1] < noisiest:
+            raise InputError(
+                f"a swap probability of {swap:g} (ladder.swap) needs more than {most:,} levels on "
+                f"worlds of {free_groups:,} groups. Take a lower one.",
+                token="swap",
+                kind="size",
+            )
+        low, high = swap, 1.0  # with as many levels, the largest probability that still gets there
+        for _ in range(_SWAP_HALVINGS):
+            middle = (low + high) / 2
+            found = _climbed(free_groups, middle, ends, len(rates))
+            low, high = (middle, high) if found[-1] >= noisiest else (low, middle)
+        inner = _climbed(free_groups, low, ends, len(rates))[1:-1]
+        return Ladder((noisiest, *(float(f"{rate:.3g}") for rate in reversed(inner)), target))
 
     def __len__(self) -> int:
         return len(self.rates)
@@ -161,6 +199,24 @@ def ladder_of_kind(kind: str, rates: Sequence[float]) -> LadderLike:
             kind="unknown",
         )
     return kinds[kind](tuple(rates))
+
+
+def _climbed(free_groups: int, swap: float, ends: Ladder, most: int) -> list[float]:
+    """Rates from the target upwards, each predicted to swap with the one below as often as wanted.
+
+    Ends with the first that is as noisy as the noisiest wanted, or after `most` rates.
+    """
+    noisiest, rate = ends
+    rates = [rate]
+    while len(rates) < most and rates[-1] < noisiest:
+        low, high = rates[-1], min(1.0, 2 * noisiest)
+        if swap_bound(free_groups, high, rates[-1]) < swap:
+            for _ in range(_RATE_HALVINGS):
+                middle = (low + high) / 2
+                enough = swap_bound(free_groups, middle, rates[-1]) >= swap
+                low, high = (middle, high) if enough else (low, middle)
+        rates.append(high)
+    return rates
 
 
 def _check_falling(rates: tuple[float, ...], what: str, name: str) -> None:

@@ -37,6 +37,11 @@ def check_ranges(value: Callable[[str], Any]) -> None:
             number == 1 and name in ("optimiser.average", "optimiser.trust")
         ):
             raise InputError(f"{name} must be between 0 and 1, got {number}.", token=name)
+    if not 0 < value("ladder.swap") < 1:
+        raise InputError(
+            f"ladder.swap must be above 0 and below 1, got {value('ladder.swap')}.",
+            token="ladder.swap",
+        )
     for name in _NOT_NEGATIVE:
         number = value(name)
         if not number >= 0:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from nmln import config
 from nmln.files import write_lines
@@ -66,9 +66,9 @@ def _paragraphs(text: str) -> Iterator[str]:
 def _kind(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return ", ".join(f"`{one}`" for one in get_args(hint))
-    if get_origin(hint) is UnionType:
+    if get_origin(hint) in (Union, UnionType):
         inner = " or ".join(_kind(one) for one in get_args(hint) if one is not type(None))
-        return f"{inner}, or unset"
+        return f"{inner}, or unset" if type(None) in get_args(hint) else inner
     if get_origin(hint) is tuple:
         return "list of numbers"
     return {int: "whole number", float: "number", str: "string", bool: "true or false"}[hint]

@@ -95,6 +95,11 @@ def test_sizes_of_layers_are_for_fragments_only() -> None:
         ),
         ("[ladder]\nrates = []", r"ladder.rates .* list of numbers"),
         ('[ladder]\nrates = ["a"]', "ladder.rates .* number, got 'a'"),
+        (
+            '[ladder]\nrates = "even"',
+            "ladder.rates must be 'auto' or a list of numbers, got 'even'",
+        ),
+        ("[ladder]\nswap = 1.0", "run.toml: ladder.swap must be above 0 and below 1, got 1.0"),
         ("[model]\nbase = 1", "model.base .* true or false, got 1"),
         ("[optimiser]\naverage = 1", "optimiser.average must be between 0 and 1"),
         ("[optimiser]\nlearning_rate = 0", "learning_rate must be positive"),

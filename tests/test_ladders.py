@@ -1,10 +1,14 @@
 """Ladders of corruption rates and of temperatures, and what both have in common."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
+from nmln.adaptation import equal_rejection
 from nmln.errors import InputError
 from nmln.ladders import Ladder, LadderLike, Temperatures, ladder_of_kind
+from nmln.noise import swap_bound
 from tests.strategies import random_worlds
 from tests.test_noise import SPACE
 
@@ -19,6 +23,34 @@ def test_both_ladders_follow_one_protocol(ladder: LadderLike) -> None:
     for rate in ladder:
         assert ladder.rate_at(ladder.coordinate(rate)) == pytest.approx(rate)
     assert ladder_of_kind(ladder.kind, ladder.rates) == ladder
+
+
+@pytest.mark.parametrize("groups", [1, 6, 55, 120, 210])
+@pytest.mark.parametrize("swap", [0.2, 0.4, 0.7])
+def test_an_even_ladder_has_the_fewest_levels_with_the_wanted_swaps(
+    groups: int, swap: float
+) -> None:
+    ladder = Ladder.even(groups, swap)
+    assert (ladder.rates[0], ladder.rates[-1]) == (0.08, 0.001)
+    swaps = [swap_bound(groups, *pair) for pair in pairwise(ladder)]
+    assert min(swaps) >= swap - 0.01  # rates are rounded
+    assert max(swaps) - min(swaps) < 0.02
+    if len(ladder) > 2:
+        fewer = equal_rejection(ladder, [1 - one for one in swaps], len(ladder) - 1).ladder()
+        assert min(swap_bound(groups, *pair) for pair in pairwise(fewer)) < swap
+
+
+def test_levels_at_twenty_atoms_are_those_that_were_found_by_hand() -> None:
+    assert Ladder.even(210, 0.4).rates == pytest.approx(
+        (0.080, 0.059, 0.041, 0.026, 0.015, 0.006, 0.001), abs=5e-4
+    )
+
+
+def test_swaps_that_need_too_many_levels_are_refused() -> None:
+    with pytest.raises(InputError, match="needs more than 100 levels on worlds of 100,000 groups"):
+        Ladder.even(100_000, 0.8)
+    with pytest.raises(InputError, match="above 0 and below 1, got 1"):
+        Ladder.even(10, 1.0)
 
 
 def test_an_unknown_kind_of_ladder_is_refused() -> None:

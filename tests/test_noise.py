@@ -16,6 +16,7 @@ from nmln.noise import (
     channel_matrix,
     corrupt,
     noised,
+    swap_bound,
     total_variation_bound,
 )
 from nmln.space import Space
@@ -150,6 +151,22 @@ def test_the_bounds_hold_for_any_distribution(
     assert variation <= total_variation_bound(SPACE.groups, one, two) + 1e-12
     accepted = torch.minimum(torch.outer(p, q), torch.outer(q, p)).sum()
     assert accepted >= acceptance_bound(SPACE.groups, one, two) - 1e-12
+    assert accepted >= swap_bound(SPACE.groups, one, two) - 1e-12
+    assert swap_bound(SPACE.groups, one, two) >= acceptance_bound(SPACE.groups, one, two) - 1e-12
+    assert swap_bound(SPACE.groups, one, two) == pytest.approx(swap_bound(SPACE.groups, two, one))
+
+
+@pytest.mark.parametrize("rates", [(0.3, 0.1), (0.5, 0.0), (0.02, 0.001), (1.0, 0.4)])
+@pytest.mark.filterwarnings("ignore::nmln.noise.NoiseWarning")
+def test_the_bound_of_swaps_is_their_probability_for_copies_of_one_boolean_world(
+    rates: tuple[float, float],
+) -> None:
+    space = Space(Language(predicate("p", "a")), {"a": 8})
+    start = torch.zeros(space.number_of_worlds, dtype=torch.float64)
+    start[77] = 1
+    p, q = (noised(space, start, rate) for rate in rates)
+    accepted = torch.minimum(torch.outer(p, q), torch.outer(q, p)).sum()
+    assert float(accepted) == pytest.approx(swap_bound(space.groups, *rates), abs=1e-12)
 
 
 def test_a_rate_beyond_uniform_warns_with_the_number_of_categories() -> None:

@@ -22,6 +22,7 @@ from nmln.signals import GivenUpError
 from nmln.signals import interruption as interruption
 from nmln.training import Metrics, Return, Trainer, train
 from nmln.training.loop import Guard
+from nmln.training.method import with_rates
 from nmln.training.pilot import steps_in
 from nmln.training.restore import restore
 
@@ -94,6 +95,7 @@ def begin(
     config = replace(config, training=replace(config.training, blocks=blocks))
     config = replace(config, data=sources.located(config.data))
     source = source or sources.load(config.data)
+    config = with_rates(config, source.spaces)
     model = _model(source, config, start)
     trainer = Trainer(model.potential, source.learned, config, ranks)
     if config.training.minutes is not None:

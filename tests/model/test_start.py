@@ -10,6 +10,7 @@ from nmln.errors import InputError
 from nmln.ladders import Ladder
 from nmln.model import Model
 from nmln.model.start import started_settings
+from nmln.training.method import Method
 from tests.model.test_domains import CONFIG, buckets
 
 
@@ -38,7 +39,8 @@ def test_settings_of_the_potential_are_taken_over_and_others_are_not() -> None:
     made = Model.build(buckets(), start=old)
     assert made.config == config
     own, known = (dict(model.potential.named_parameters()) for model in (made, old))
-    levels = [Ladder(CONFIG.ladder.rates).nearest(rate) for rate in made.config.ladder.rates]
+    noise = Method.of(CONFIG.ladder).noise
+    levels = [noise.nearest(rate) for rate in made.method.noise]
     name = "parts.0.potential.update.0"
     assert torch.equal(own[name], known[name][levels])
     assert own[name].data_ptr() != known[name].data_ptr(), "copied, not shared"
