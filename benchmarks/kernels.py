@@ -316,7 +316,7 @@ def of_molecules(folder: Path) -> tuple[BasePotential, Values, tuple[float, ...]
     """A trained model, with worlds at every level from a run with exchange out of noise."""
     model = Model.load(folder)
     *_, last = model.sample(200, Generator().manual_seed(1), chains=CHAINS, burn_in=199)
-    return model.potential.requires_grad_(False), last.state.values, model.config.ladder.rates
+    return model.potential.requires_grad_(False), last.state.values, model.method.noise.rates
 
 
 def main() -> None:

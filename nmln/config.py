@@ -80,11 +80,11 @@ class LadderConfig:
     # between two levels that seldom swap, or take `auto`: as many levels as the number of groups of the
     # largest world needs for `swap`, from 0.08 to 0.001; the rates are recorded
     rates: tuple[float, ...] | Literal["auto"] = RATES
+    # temperatures for `tempering`, hottest first, the last one 1; not used by the other methods
+    temperatures: tuple[float, ...] = (1.360489, 1.259712, 1.1664, 1.08, 1.0)
     # swap probability of neighbouring levels that `rates` = `auto` aims at, predicted for exactly noised
     # levels; trained ones swap less
     swap: float = 0.4
-    # temperatures for `tempering`, hottest first, the last one 1; not used by the other methods
-    temperatures: tuple[float, ...] = (1.360489, 1.259712, 1.1664, 1.08, 1.0)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values."""
@@ -380,7 +380,7 @@ def _coerce(value: Any, hint: Any, name: str, source: str | None) -> Any:
             key=lambda option: get_origin(option) is not Literal,
         )
         named = [word for option in words for word in get_args(option)]
-        if isinstance(value, str) and named:
+        if named and type(value) is str:
             if value in named:
                 return value
             raise InputError(

@@ -22,6 +22,7 @@ from nmln.config import configure
 from nmln.files import write_lines
 from nmln.model import pretrained
 from nmln.runs.likelihood import by_log_z
+from nmln.training.method import Method
 
 ROOT = Path(__file__).parent.parent
 MARKS = ("100", "300", "1000", "3000", "10000")
@@ -105,7 +106,7 @@ def card(name: str, run: Path, beside: dict[str, Path], recipe: list[str]) -> li
     config, found = configure(head["config"]), numbers(run)
     split = json.loads((run / "split.json").read_text())
     size = sum(one.stat().st_size for one in (run / "model").iterdir()) / 1e6
-    ladder, model, chains = config.ladder, config.model, config.chains
+    ladder, model, chains = Method.of(config.ladder).noise, config.model, config.chains
     number, held_out, atoms = len(split["train"]), len(split["test"]), name.rsplit("-", 1)[-1]
     return [
         f"# The model {name}",
