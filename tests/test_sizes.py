@@ -11,7 +11,6 @@ from torch import Generator
 from typer.testing import CliRunner
 
 from nmln import cli, memory
-from nmln.buckets import Bucket
 from nmln.checkpoint import load_model, save_model
 from nmln.config import Config, configure, override, read_config
 from nmln.errors import InputError
@@ -34,13 +33,7 @@ from nmln.potentials.function import OneHotPotential
 from nmln.potentials.independent import IndependentPotential
 from nmln.runs.likelihood import log_z_of
 from nmln.space import Space
-from nmln.training.sizes import (
-    check_model,
-    check_training,
-    dealt,
-    fewest_parameters,
-    step_memory,
-)
+from nmln.training.sizes import check_model, check_training, fewest_parameters
 from nmln.training.trainer import Trainer
 from nmln.training.weights import Recipe, learn_weights
 from tests.knowledge.families import write_family
@@ -168,44 +161,6 @@ def test_a_trainer_counts_its_chains_also_when_a_run_is_resumed() -> None:
 def test_what_fits_is_not_refused() -> None:
     large = override(Config(), {"model.hidden": 512, "model.layers": 12, "chains.replicas": 10_000})
     assert 0 < check_model(SPACE, 5, large.model) < check_training(SPACE, large) < 2**34
-
-
-def of_sizes(large: int, worlds: int = 1) -> list[Bucket]:
-    """A thousand worlds of three constants, and a few large ones."""
-    spaces = [SPACE, Space(LANGUAGE, {"n": large})]
-    return [
-        Bucket(space, torch.zeros(count, space.groups, dtype=space.dtype))
-        for space, count in zip(spaces, (1000, worlds), strict=True)
-    ]
-
-
-def test_a_rare_large_size_counts_with_the_chains_that_it_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    data = of_sizes(30)
-    needed = step_memory(dealt(data, SMALL, 1), SMALL)
-    assert needed < check_training(data[1].space, SMALL) / 5
-    monkeypatch.setattr("nmln.memory.machine_memory", lambda: 2 * needed)
-    assert len(Model.build(data, config=SMALL).domains) == 2
-
-
-def test_all_sizes_together_must_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = of_sizes(30, worlds=1000)
-    model = Model.build(data, config=SMALL)
-    parts = dealt(data, SMALL, 1)
-    needed = step_memory(parts, SMALL)
-    monkeypatch.setattr("nmln.memory.machine_memory", lambda: needed)
-    assert all(step_memory([one], SMALL) < needed for one in parts[:1])
-    named = (
-        r"training on 2 sizes, of which 30 with 50 chains per level takes .* GiB, needs at least"
-    )
-    for act in (
-        lambda: Model.build(data, config=SMALL),
-        lambda: Trainer(model.potential, data, SMALL),
-    ):
-        with pytest.raises(InputError, match=named) as error:
-            act()
-        assert "--max-size" in str(error.value)
 
 
 def test_fragments_wider_than_the_domain_or_the_memory_are_refused() -> None:

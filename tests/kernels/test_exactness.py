@@ -48,7 +48,6 @@ EVIDENCE = Evidence.of(
     ],
 )
 CASES = [None, EVIDENCE]
-PAIRS = list(combinations(range(3), 2))  # in the order of a world
 
 
 def peaked(sharpness: float = 3.0, kind: str = "fragment") -> BasePotential:
@@ -334,31 +333,6 @@ def test_the_check_rejects_a_kernel_on_the_wrong_target(kind: str, name: str) ->
     matrix = KERNELS[name][1](peaked(2.0, kind), None)
     pi = target(peaked(kind=kind), None)
     assert (pi @ matrix - pi).abs().max() > 1e-4
-
-
-def plain_deep_set(potential: DeepSetPotential, world: dict[str, list[int]]) -> float:
-    """The score of a world: the top network of the summed features of all ordered pairs of nodes."""
-    total = torch.zeros(1, 1, 1, 8, dtype=torch.float64)
-    pairs = {frozenset(pair): bond for pair, bond in zip(PAIRS, world["bond"], strict=True)}
-    for x, y in permutations(range(3), 2):
-        kinds = torch.eye(3).double()[[world["type"][x], world["type"][y]]].flatten()
-        bond = torch.eye(2).double()[pairs[frozenset((x, y))]]
-        seen = torch.cat([kinds, bond])[None, None, None]
-        total += potential.networks[0](seen).clamp(min=0)
-    return potential.top(total[:, :, 0]).item()
-
-
-@torch.no_grad()
-def test_gibbs_on_a_deep_set_has_the_distribution_of_its_formula() -> None:
-    potential = peaked(kind="deepset")
-    assert isinstance(potential, DeepSetPotential)
-    worlds = SPACE.enumerate().tolist()
-    scores = [plain_deep_set(potential, {"type": one[:3], "bond": one[3:]}) for one in worlds]
-    pi = torch.tensor(scores, dtype=torch.float64).softmax(0)
-    for matrix in (random_gibbs(potential, None), systematic(potential, None)):
-        assert (pi @ matrix - pi).abs().max() < 1e-12
-        settled = torch.linalg.matrix_power(matrix, 2**14)[0]
-        assert (settled - pi).abs().max() < 1e-9  # and no other distribution is kept
 
 
 @pytest.mark.usefixtures("unchecked")
