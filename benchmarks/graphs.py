@@ -192,7 +192,8 @@ def halves(graphs: Described, seed: int = 0) -> dict[str, float]:
 def fit(graphs: Graphs, config: Config, minutes: float) -> tuple[Model, float]:
     """One model of all sizes, trained for a CPU time; and the CPU minutes that it took."""
     buckets = parse_graphs(graphs).buckets
-    pilot = Trainer(Model.build(buckets, config=config).potential, buckets, config)
+    built = Model.build(buckets, config=config)  # its settings name the rates of the ladder
+    pilot = Trainer(built.potential, buckets, built.config)
     pilot.step()
     start = time.process_time()
     for _ in range(PILOT):
