@@ -93,8 +93,16 @@ class _Generators(TorchFunctionMode):
         if func in (torch.tensor, torch.as_tensor) and _is_there(kwargs.get("device")):
             kwargs.pop("device")
             return func(*args, **kwargs).to(DEVICE)
-        if func is Tensor.tolist and isinstance(args[0], Held):
-            return args[0].cpu().tolist()  # PyTorch refuses subclasses
+        own = args[0] if args and isinstance(args[0], Held) else None
+        if own is not None:  # what PyTorch does below the dispatcher, or refuses subclasses
+            if func is Tensor.tolist:
+                return own.cpu().tolist()
+            if func is Tensor.data_ptr:
+                return own.held.data_ptr()
+            if func is Tensor.new_tensor:
+                return torch.tensor(*args[1:], **{"dtype": own.dtype, **kwargs}).to(DEVICE)
+            if func in (Tensor.__getitem__, Tensor.__setitem__):
+                args = (own, _without_lists(args[1]), *args[2:])
         return func(*args, **kwargs)
 
 
@@ -114,6 +122,13 @@ def elsewhere(double: bool = True) -> Iterator[torch.device]:
 def generator() -> Generator:
     """A generator of the pretended device, seeded with 0."""
     return _Generator().manual_seed(0)
+
+
+def _without_lists(index: Any) -> Any:
+    """An index whose lists are tensors on the device, as PyTorch makes them."""
+    if isinstance(index, tuple):
+        return tuple(map(_without_lists, index))
+    return torch.tensor(list(index)).to(DEVICE) if isinstance(index, list | range) else index
 
 
 def _is_there(device: Any) -> bool:

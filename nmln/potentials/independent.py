@@ -204,9 +204,10 @@ class IndependentPotential(BasePotential):
 
     def evaluate_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
         most = int(self.space.sizes.max())
+        groups = groups.to(values.device)
         category = torch.arange(most, device=values.device)
-        first = self.space.offsets[groups].to(values.device)[:, None]
-        exists = category < self.space.sizes[groups].to(values.device)[:, None]
+        first = self.space.offsets.to(values.device)[groups][:, None]
+        exists = category < self.space.sizes.to(values.device)[groups][:, None]
         numbers = self.table[:, (first + category).clamp(max=self.space.entries - 1)]
         now = numbers[:, None].expand(-1, values.shape[1], -1, -1)
         current = now.gather(3, values[..., groups].long()[..., None])
