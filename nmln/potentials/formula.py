@@ -199,7 +199,7 @@ class FormulaPotential(BasePotential):
             grounding.add_changes(worlds, groups, weights[:, index], changes)
         if self._hard:
             changes = changes.masked_fill(changes < -_FORBIDDING / 2, float("-inf"))
-        exists = torch.arange(most) < self.space.sizes[groups][:, None]
+        exists = torch.arange(most) < self.space.sizes[groups.cpu()][:, None]
         changes = changes.masked_fill(~exists.to(values.device), float("-inf"))
         return changes.unflatten(0, values.shape[:2])
 

@@ -1,0 +1,85 @@
+"""Where tensors live: the devices that a user can name, and generators of random numbers on them.
+
+A model lives on one device, with its parameters and tables. Worlds and random numbers live together, on
+that device where it has double precision, and else on the CPU (`of_worlds`). Saved files hold tensors of
+the CPU only.
+"""
+
+import os
+from typing import Literal
+
+import torch
+from jaxtyping import UInt8
+from torch import Generator, Tensor
+
+from nmln.errors import InputError
+
+Name = Literal["auto", "cpu", "cuda", "mps"]
+"""What `--device` and `training.device` take."""
+
+CPU = torch.device("cpu")
+
+
+def chosen(name: str) -> str:
+    """The device that a name stands for: `auto` is a CUDA device if there is one, and else the CPU.
+
+    A device that this machine or this PyTorch does not have is refused. Metal (`mps`) is taken only by
+    name.
+    """
+    there = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if name == "auto":
+        return "cuda" if there["cuda"] else "cpu"
+    if name not in there:
+        raise InputError(
+            f"--device must be one of auto, {', '.join(there)}, got {name!r}.",
+            token=name,
+            kind="unknown",
+        )
+    if not there[name]:
+        known = "CUDA" if name == "cuda" else "Metal (mps)"
+        raise InputError(
+            f"--device {name}: this PyTorch sees no {known} device. Take --device cpu.",
+            token=name,
+            kind="unsupported",
+        )
+    return name
+
+
+def device_of(name: str) -> torch.device:
+    """The device of this process: of several CUDA devices, processes take one after the other."""
+    found = chosen(name)
+    if found != "cuda":
+        return torch.device(found)
+    rank = os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))
+    return torch.device("cuda", int(rank) % torch.cuda.device_count())
+
+
+def processes_of(name: str) -> int | None:
+    """How many processes make full use of a device: one per CUDA device or Metal; None: one per core."""
+    found = chosen(name)
+    return None if found == "cpu" else max(1, torch.cuda.device_count() if found == "cuda" else 1)
+
+
+def of_worlds(device: torch.device) -> torch.device:
+    """Where the worlds that a model on this device scores live, with their random numbers.
+
+    Moves are drawn and accepted in double precision, which Metal does not have.
+    """
+    return CPU if device.type == "mps" else device
+
+
+def generator(device: torch.device, seed: int = 0) -> Generator:
+    """A generator of the worlds of a model on this device; the same seed on one device, the same numbers.
+
+    Devices of different kinds give different numbers.
+    """
+    return Generator(of_worlds(device)).manual_seed(seed)
+
+
+def continues(rng: Generator, state: UInt8[Tensor, " bytes"]) -> bool:
+    """Whether a generator can continue from a state: not from that of another kind of device."""
+    return len(rng.get_state()) == len(state)
