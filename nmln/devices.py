@@ -64,12 +64,17 @@ def processes_of(name: str) -> int | None:
     return None if found == "cpu" else max(1, torch.cuda.device_count() if found == "cuda" else 1)
 
 
+def has_double(device: torch.device) -> bool:
+    """Whether a device computes in double precision: all but Metal do."""
+    return device.type != "mps"
+
+
 def of_worlds(device: torch.device) -> torch.device:
     """Where the worlds that a model on this device scores live, with their random numbers.
 
     Moves are drawn and accepted in double precision, which Metal does not have.
     """
-    return CPU if device.type == "mps" else device
+    return device if has_double(device) else CPU
 
 
 def generator(device: torch.device, seed: int = 0) -> Generator:

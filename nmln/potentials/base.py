@@ -91,7 +91,7 @@ class BasePotential(nn.Module, ABC):
                 f"another language: {found or 'the space has other values.'}",
                 kind="conflict",
             )
-        return self if space == self.space else self.grounded(space)
+        return self if space == self.space else _tables_on(self.grounded(space), self.device)
 
     def grounded(self, space: Space) -> "BasePotential":
         """`on` for a space that is another one over the same language; for subclasses to define."""
@@ -271,6 +271,15 @@ class BasePotential(nn.Module, ABC):
 
 Kind = TypeVar("Kind", bound=BasePotential)
 _Module = TypeVar("_Module", bound=nn.Module)
+
+
+def _tables_on(potential: Kind, device: torch.device) -> Kind:
+    """The potential, with tables that were made anew moved to the device of its parameters."""
+    for module in potential.modules():
+        for name, table in module._buffers.items():
+            if table is not None and table.device != device:
+                module._buffers[name] = table.to(device)
+    return potential
 
 
 def sharing(potential: Kind, space: Space) -> Kind:

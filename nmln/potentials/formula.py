@@ -141,7 +141,7 @@ class FormulaPotential(BasePotential):
 
     def violations_of(self, values: Values) -> Float[Tensor, "levels chains"]:
         strict = self.weights.new_tensor(self.strengths) == 1
-        return self.violations(values).sum(-1) * strict[:, None]
+        return self.violations(values).sum(-1) * strict.to(values.device)[:, None]
 
     def forbidden_by(self, level: int, world: Integer[Tensor, " groups"]) -> list[str]:
         if self.strengths[level] < 1:

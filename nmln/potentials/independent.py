@@ -161,7 +161,7 @@ class IndependentPotential(BasePotential):
             f"{in_digits(count)} worlds at {self.levels} levels",
             "Take fewer chains.",
         )
-        shares = self._by_group().softmax(2)
+        shares = self._by_group().softmax(2).to(rng.device)
         drawn = torch.multinomial(shares.flatten(0, 1), count, replacement=True, generator=rng)
         shape = (len(shares), self.space.groups, count)
         return drawn.view(shape).mT.to(self.space.dtype).contiguous()
@@ -169,7 +169,7 @@ class IndependentPotential(BasePotential):
     def _by_group(self) -> Float64[Tensor, "levels groups categories"]:
         """The numbers of each group, filled up with minus infinity."""
         most = int(self.space.sizes.max())
-        table = self.table.double().cpu()
+        table = self.table.cpu().double()
         padded = torch.full((len(table), self.space.groups, most), float("-inf")).double()
         groups = self.space.group_of_entry
         padded[:, groups, torch.arange(self.space.entries) - self.space.offsets[groups]] = table

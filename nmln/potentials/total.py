@@ -55,7 +55,7 @@ class TotalPotential(BasePotential):
             raise InputError(
                 f"levels must be different numbers from 0 to {self.levels - 1}, got {levels}."
             )
-        self.parts.append(part)
+        self.parts.append(_on_device(part, self.device))
         wide = torch.promote_types(self.precision.dtype, part.dtype)
         self.precision = nn.Buffer(self.precision.to(wide), persistent=False)
         start = torch.full((len(levels),), beta, dtype=self.dtype, device=self.precision.device)
@@ -164,6 +164,19 @@ class TotalPotential(BasePotential):
             if level in acts
             for name in part.forbidden_by(acts.index(level), world)
         ]
+
+
+def _on_device(part: BasePotential, device: torch.device) -> BasePotential:
+    """The part, moved to the device of the others."""
+    if part.device == device:
+        return part
+    if device.type == "mps" and part.dtype == torch.float64:
+        raise InputError(
+            f"{type(part).__name__} is scored in double precision, which mps does not have. Take "
+            "--device cpu.",
+            kind="unsupported",
+        )
+    return part.to(device)
 
 
 def _times(beta: Tensor, scores: Tensor) -> Tensor:

@@ -107,9 +107,20 @@ class _Generators(TorchFunctionMode):
 
 
 class _Generator(Generator):
-    """A generator of the pretended device, with the numbers of one of the CPU."""
+    """A generator of the pretended device, with the numbers of one of the CPU; its state is longer."""
 
     device = DEVICE  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
+
+    def get_state(self) -> Tensor:
+        return torch.cat([super().get_state(), torch.zeros(8, dtype=torch.uint8)])
+
+    def set_state(self, new_state: Tensor) -> Generator:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().set_state(new_state[:-8].clone())
+
+
+def SeededGenerator(device: torch.device | str = "cpu") -> Generator:  # noqa: N802
+    """What `torch.Generator` is where the pretended device exists."""
+    return _Generator() if _is_there(device) else Generator(device)
 
 
 @contextmanager
@@ -119,9 +130,9 @@ def elsewhere(double: bool = True) -> Iterator[torch.device]:
         yield DEVICE
 
 
-def generator() -> Generator:
-    """A generator of the pretended device, seeded with 0."""
-    return _Generator().manual_seed(0)
+def generator(seed: int = 0) -> Generator:
+    """A seeded generator of the pretended device."""
+    return _Generator().manual_seed(seed)
 
 
 def _without_lists(index: Any) -> Any:

@@ -92,6 +92,7 @@ def test_kernels_move_worlds_of_the_cpu_by_a_network_without_double_precision(na
         assert torch.allclose(one, other, equal_nan=True)
 
 
+@pytest.mark.filterwarnings("ignore:rate 1.0 is noisier")
 @pytest.mark.parametrize("rate", [0.001, 0.02, 0.5, 1.0])
 @pytest.mark.parametrize("evidence", [None, EVIDENCE], ids=["free", "evidence"])
 def test_worlds_are_corrupted_where_they_are(rate: float, evidence: Evidence | None) -> None:
