@@ -161,7 +161,7 @@ def estimate_log_z(
 
 def log_mean_of(works: Works) -> tuple[float, float]:
     """The log of the mean of exp(work) and its standard error."""
-    mean, influence = log_mean(works[None, None], label_blocks(1, len(works), None))
+    mean, influence = log_mean(works[None, None], label_blocks(1, len(works), None).to(works.device))
     return float(mean), float(standard_error(influence))
 
 
