@@ -239,6 +239,13 @@ class TrainingConfig:
     # blocks of replicas, each with its own random streams; the same number gives the same run on
     # any number of processes up to it; 0: one per process at the start
     blocks: int = 0
+    # where tensors live: `cpu`, `cuda`, `mps`, or `auto`: a CUDA device if there is one, else the CPU. A
+    # run records a device other than the CPU, and continues on it
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON values; the device only if it is named."""
+        return _in_json(self, ("device",))
 
 
 @dataclass(frozen=True)
@@ -259,7 +266,9 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values: tuples become lists."""
         found = json.loads(json.dumps(asdict(self)))
-        later = {name: getattr(self, name).to_dict() for name in ("data", "ladder", "model")}
+        later = {
+            name: getattr(self, name).to_dict() for name in ("data", "ladder", "model", "training")
+        }
         return {**found, **later}
 
 

@@ -6,11 +6,11 @@ the CPU only.
 """
 
 import os
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from jaxtyping import UInt8
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from nmln.errors import InputError
 
@@ -77,10 +77,25 @@ def of_worlds(device: torch.device) -> torch.device:
     return device if has_double(device) else CPU
 
 
-def generator(device: torch.device, seed: int = 0) -> Generator:
-    """A generator of the worlds of a model on this device; the same seed on one device, the same numbers.
+Moved = TypeVar("Moved", bound=nn.Module)
 
-    Devices of different kinds give different numbers.
+
+def move(module: Moved, device: torch.device) -> Moved:
+    """Move a module; refuses one with tensors of double precision where the device has none."""
+    tensors = [*module.parameters(), *module.buffers()]
+    if not has_double(device) and any(one.dtype == torch.float64 for one in tensors):
+        raise InputError(
+            f"--device {device.type}: this model has terms in double precision, such as formulas or "
+            "virtual evidence, which that device does not have. Take --device cpu.",
+            kind="unsupported",
+        )
+    return module.to(device)
+
+
+def generator(device: torch.device, seed: int = 0) -> Generator:
+    """A seeded generator of the worlds of a model on this device.
+
+    One kind of device gives the same numbers for the same seed, different kinds give different ones.
     """
     return Generator(of_worlds(device)).manual_seed(seed)
 

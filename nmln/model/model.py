@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from nmln.buckets import Bucket, in_buckets, names_of
 from nmln.checkpoint import MODEL, load_model, save_model
 from nmln.config import Config, override
-from nmln.devices import device_of, generator
+from nmln.devices import device_of, generator, move
 from nmln.errors import InputError
 from nmln.evidence import Evidence, VirtualEvidence
 from nmln.inference import Conditional
@@ -122,7 +122,7 @@ class Model:
         Chains, queries and training of the result run there.
         """
         found = device if isinstance(device, torch.device) else device_of(device)
-        return replace(self, potential=self.potential.to(found))
+        return replace(self, potential=move(self.potential, found))
 
     def on(self, space: Space, *, warn: bool = True) -> "Model":
         """The model of one domain, which may be another one than those of the data.

@@ -103,6 +103,7 @@ class SamplingSettings:
     formulas: tuple[str, ...] = ()
     model: str = ""  # a hash of its parameters
     domains: tuple[DomainSettings, ...] = ()  # empty: that of the model
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         least = {
@@ -192,8 +193,10 @@ class SamplingSettings:
         return max(one.draws for one in self.sections)
 
     def described(self) -> dict[str, Any]:
-        """All settings for JSON; domains only if there are some."""
+        """All settings for JSON; domains only if there are some, a device only if it is not the CPU."""
         found = asdict(self)
+        if self.device == "cpu":
+            del found["device"]
         if not self.domains:
             del found["domains"]
         return found
@@ -257,7 +260,7 @@ class SamplingSettings:
         if not isinstance(content, Mapping):
             raise ValueError("there are no settings")
         for name in (*known, *content):
-            if name not in content and name != "domains":
+            if name not in content and name not in ("domains", "device"):
                 raise ValueError(f"{name} is missing")
             if name not in known:
                 raise ValueError(f"{name} is not a setting")
@@ -275,6 +278,8 @@ class SamplingSettings:
         settings = SamplingSettings(
             **{**content, "formulas": tuple(content["formulas"]), "domains": domains}
         )
+        if settings.device not in ("cpu", "cuda", "mps"):
+            raise ValueError("its device is unknown")
         if settings.chains > settings.samples or settings.seed >= 2**63:
             raise ValueError("its numbers do not fit together")
         parts = settings.chains if by_processes else -(-settings.chains // max(1, settings.block))

@@ -92,15 +92,19 @@ class DomainBlock:
             "epoch": self.epoch,
         }
 
-    def restore(self, part: dict[str, Any], step: int) -> None:
-        """Continue from the tree of the same block; on another kind of device with new random numbers."""
+    def restore(self, part: dict[str, Any], step: int) -> bool:
+        """Continue from the tree of the same block.
+
+        On another kind of device with new random numbers; then it returns False.
+        """
         self.chains.restore(part)
         self.epoch = None if part["epoch"] is None else part["epoch"].to(self.worlds.device)
         if continues(self.data_rng, part["data_rng"]):
             self.chains.rng.set_state(part["chain_rng"])
             self.data_rng.set_state(part["data_rng"])
-        else:
-            self.seed(self.chains.rng, salt=1 + step)
+            return True
+        self.seed(self.chains.rng, salt=1 + step)
+        return False
 
     def restore_share(self, parts: list[dict[str, Any]], step: int) -> None:
         """Continue with a share of the replicas of a run that was dealt into other blocks."""
@@ -129,10 +133,11 @@ class ReplicaBlock:
         trees = [part.tree() for part in self.parts]
         return trees[0] if len(trees) == 1 else {"domains": trees}
 
-    def restore(self, tree: dict[str, Any], step: int) -> None:
-        """Continue from the tree of the same block."""
-        for part, found in zip(self.parts, _trees(tree), strict=True):
-            part.restore(found, step)
+    def restore(self, tree: dict[str, Any], step: int) -> bool:
+        """Continue from the tree of the same block; False if with new random numbers."""
+        each = zip(self.parts, _trees(tree), strict=True)
+        kept = [part.restore(found, step) for part, found in each]
+        return all(kept)
 
     def restore_share(self, trees: list[dict[str, Any]], step: int) -> None:
         """Continue with a share of the replicas of a run that was dealt into other blocks."""

@@ -113,6 +113,7 @@ class Trainer:
         self.average = deepcopy(potential) if config.optimiser.average else None
         self.optimiser = make_optimiser(potential.parameters(), config.optimiser, potential.levels)
         self.step_number, self.slowed = 0, 1.0
+        self.reseeded = False  # whether it continues with the random numbers of another device
         self.swaps: list[tuple[float, ...]] = []  # of the last step, by domain
         self.pace = torch.ones(potential.levels, dtype=torch.float64)
         first, own = self.ranks.slice(count)
@@ -336,7 +337,8 @@ class Trainer:
         parts = tree["ranks"]
         for block in self.blocks:
             if len(parts) == self.block_count:
-                block.restore(parts[block.place.number], self.step_number)
+                kept = block.restore(parts[block.place.number], self.step_number)
+                self.reseeded = self.reseeded or not kept
             else:
                 block.restore_share(parts, self.step_number)
 

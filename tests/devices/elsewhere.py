@@ -1,10 +1,10 @@
 """A pretended device: tensors that compute on the CPU, but refuse what a tensor on a GPU would refuse.
 
 No accelerator is at hand where the tests run, and tensors on the wrong device are the commonest fault on
-one. Inside `Elsewhere` the device `DEVICE` exists. Its tensors hold CPU tensors and give their results,
+one. Inside `elsewhere` the device `DEVICE` exists. Its tensors hold CPU tensors and give their results,
 but an operation that mixes them with tensors of the CPU fails as on CUDA: only numbers without axes may
-come from the CPU, in operations by element. Indices must be on the device too, where CUDA would copy them
-at every call. Random numbers must come from a generator of the same device: `generator`.
+come from the CPU, in operations by element. Indices must be on the device too, where CUDA would copy
+them at every call. Random numbers must come from a generator of the same device: `generator`.
 """
 
 from collections.abc import Callable, Iterator
@@ -54,9 +54,7 @@ class Held(Tensor):
     def __init__(self, held: Tensor) -> None: ...
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _dispatch(func, args, kwargs or {}, None)
 
 
@@ -67,9 +65,7 @@ class _Factories(TorchDispatchMode):
         super().__init__()
         self.double = double
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _dispatch(func, args, kwargs or {}, self)
 
 
@@ -156,7 +152,9 @@ def _dispatch(func: Any, args: Any, kwargs: dict[str, Any], mode: "_Factories | 
         wrong = [one for one in mixed if one.ndim or name in _ALONE]
         if wrong:
             shapes = ", ".join(str(tuple(one.shape)) for one in wrong)
-            raise WrongDeviceError(f"{name}: a tensor of the shape {shapes} is on the CPU, others are not")
+            raise WrongDeviceError(
+                f"{name}: a tensor of the shape {shapes} is on the CPU, others are not"
+            )
     if wanted is not None and _is_there(wanted):
         kwargs = {**kwargs, "device": torch.device("cpu")}
         there = True

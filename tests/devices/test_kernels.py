@@ -1,14 +1,11 @@
 """Every kernel moves worlds where they are: all on one device, or the network on another."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Generator
 
 from nmln.evidence import Evidence
 from nmln.exchange import exchange, start_walkers
-from nmln.formats.mln import parse_formula
 from nmln.kernels.balanced import BalancedMetropolis
 from nmln.kernels.coloured import ColouredGibbs
 from nmln.kernels.combined import Composition, Mixture
@@ -33,7 +30,11 @@ from tests.strategies import random_worlds
 CHAINS = 6
 EVIDENCE = Evidence.of(
     MOLECULES,
-    [Literal("atom", ("0", "N")), Literal("atom", ("1", "C"), False), Literal("bond", ("0", "1", "none"), False)],
+    [
+        Literal("atom", ("0", "N")),
+        Literal("atom", ("1", "C"), False),
+        Literal("bond", ("0", "1", "none"), False),
+    ],
 )
 MIXED = {
     "coloured": lambda evidence: ColouredGibbs.of(network(), evidence, expects=True),
@@ -134,7 +135,10 @@ def test_forbidden_worlds_are_repaired_where_they_are() -> None:
 
 def test_formulas_that_are_added_follow_the_model_to_its_device() -> None:
     values = random_worlds(MOLECULES, LEVELS * CHAINS, 1).view(LEVELS, CHAINS, -1)
-    added = lambda: FormulaPotential(MOLECULES, FORMULAS, LEVELS, dtype=torch.float64)
+
+    def added() -> BasePotential:
+        return FormulaPotential(MOLECULES, FORMULAS, LEVELS, dtype=torch.float64)
+
     expected = TotalPotential([network()]).add(added()).score(values)
     with elsewhere():
         total = TotalPotential([network().to(DEVICE)]).add(added())
@@ -147,5 +151,7 @@ def test_levels_exchange_worlds_where_they_are() -> None:
         values = uniform(MOLECULES, LEVELS, CHAINS, rng)
         kernel = kernel_named("gradients", MOLECULES)
         for parity in (0, 1):
-            found = exchange(potential, kernel.init(potential, values), start_walkers(values), parity, rng)
+            found = exchange(
+                potential, kernel.init(potential, values), start_walkers(values), parity, rng
+            )
             assert found.walkers.device == found.info.swapped.device == DEVICE

@@ -67,7 +67,9 @@ def test_worlds_of_the_cpu_are_scored_elsewhere_and_answered_on_the_cpu(case: Ca
     values = worlds_of(case, here)
     with elsewhere():
         there = build(case).to(DEVICE)
-        for one, other in zip(there.score_and_slopes(values), here.score_and_slopes(values), strict=True):
+        for one, other in zip(
+            there.score_and_slopes(values), here.score_and_slopes(values), strict=True
+        ):
             assert one.device.type == "cpu"
             assert torch.equal(one, other)
 

@@ -1,6 +1,5 @@
-"""Training on a device: both phases, the optimiser, the average, and a checkpoint that leads to the CPU."""
+"""Training on a device: both phases, the optimiser, the average, and checkpoints."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from nmln import devices
 from nmln.config import Config, configure
 from nmln.model import Model
 from nmln.training import Trainer, optimiser
-from nmln.types import Values
 from tests.devices.elsewhere import DEVICE, SeededGenerator, elsewhere
 from tests.potentials.test_contract import FORMULAS, MOLECULES
 from tests.strategies import random_worlds
@@ -31,7 +29,9 @@ def generators(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config(**changes: dict[str, Any]) -> Config:
-    return configure({name: {**SMALL.get(name, {}), **changes.get(name, {})} for name in {**SMALL, **changes}})
+    return configure(
+        {name: {**SMALL.get(name, {}), **changes.get(name, {})} for name in {**SMALL, **changes}}
+    )
 
 
 def trainer(settings: Config, device: torch.device | None = None) -> Trainer:
@@ -73,7 +73,9 @@ def test_a_step_is_the_same_on_a_device(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["as it is", "two blocks", "weighted"])
-def test_a_step_needs_no_double_precision_on_the_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_needs_no_double_precision_on_the_device(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(devices, "has_double", lambda device: device.type == "cpu")
     monkeypatch.setattr(optimiser, "has_double", devices.has_double)
     settings = config(**VARIANTS[name])
