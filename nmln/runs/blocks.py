@@ -242,7 +242,9 @@ def _checked(job: SamplingJob, block: int, tree: dict[str, Any]) -> Kept:
     """The content of a checkpoint, checked against the settings of this block."""
     number, state, walkers, rng, tuning, evaluations = tree["snapshot"]
     device = of_worlds(job.model_of(block).potential.device)
-    state = State(*(None if one is None else one.to(device) for one in state))
+    values, scores, slopes = state
+    moved = None if slopes is None else slopes.to(device)
+    state = State(values.to(device), scores.to(device), moved)
     point = Snapshot(
         number, state, walkers.to(device), rng, Tuning(*tuning), Evaluations(*evaluations)
     )

@@ -93,10 +93,12 @@ def test_a_run_continues_on_its_own_device_as_if_it_had_not_stopped() -> None:
     with elsewhere():
         whole, first = trainer(config(), DEVICE), trainer(config(), DEVICE)
         for _ in range(2):
-            whole.step(), first.step()
+            whole.step()
+            first.step()
         second = trainer(config(), DEVICE)
         second.restore(saved(first))
-        whole.step(), second.step()
+        whole.step()
+        second.step()
         for one, other in zip(state(whole), state(second), strict=True):
             assert torch.equal(one, other)
 
