@@ -63,7 +63,7 @@ class IndependentPotential(BasePotential):
         """The logarithms of the marginals of worlds at every level; `prior` is added to each count."""
         counts = torch.zeros(len(values), space.entries, dtype=torch.float64)
         for worlds in values.split(max(1, _TOGETHER // (len(values) * space.entries)), dim=1):
-            counts += space.one_hot(worlds, torch.float64).sum(1)
+            counts += space.one_hot(worlds, torch.float64).sum(1).cpu()
         table = torch.empty_like(counts)
         for block in space.blocks:
             found = space.entries_of(counts[:, None], block).sum(-2) + prior  # (levels, 1, size)

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from nmln import checkpoint
 from nmln.config import Config, DataConfig
-from nmln.devices import device_of
+from nmln.devices import chosen, device_of
 from nmln.distributed import Ranks
 from nmln.errors import InputError, InterruptedRunError, placed
 from nmln.model import Model
@@ -95,12 +95,12 @@ def begin(
     blocks = max(config.training.blocks, ranks.count)
     config = replace(config, training=replace(config.training, blocks=blocks))
     config = replace(config, data=sources.located(config.data))
-    device = device_of(config.training.device)
-    if device.type != "cpu":  # recorded: a run continues on its device
-        config = replace(config, training=replace(config.training, device=device.type))
+    device = chosen(config.training.device)
+    if device != "cpu":  # recorded: a run continues on its device
+        config = replace(config, training=replace(config.training, device=device))
     source = source or sources.load(config.data)
     config = with_rates(config, source.spaces)
-    model = _model(source, config, start).to(device)
+    model = _model(source, config, start).to(device_of(device))
     trainer = Trainer(model.potential, source.learned, config, ranks)
     if config.training.minutes is not None:
         steps = steps_in(config.training.minutes, trainer)
