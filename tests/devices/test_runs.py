@@ -66,6 +66,7 @@ def people(tmp_path: Path) -> Path:
     return write_worlds(tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
 def test_a_run_is_trained_sampled_and_asked_on_its_device(
     people: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
