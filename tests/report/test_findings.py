@@ -16,7 +16,7 @@ def texts(found: list[Finding], warning: bool) -> list[str]:
     return [one.text for one in found if one.warning == warning]
 
 
-def test_swaps_are_reported_for_each_pair_and_rare_ones_are_warned_of() -> None:
+def test_swaps_are_reported_and_rare_ones_are_warned_of() -> None:
     found = findings_of(history(curve("swaps", noise(0.3, 0.02))), NOISING)
     assert texts(found, False) == ["Swaps between 0.1 and 0.01 are taken 30 % of the time."]
     (warned,) = texts(found, True)
