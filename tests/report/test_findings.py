@@ -74,7 +74,7 @@ def test_what_is_not_finite_is_counted_and_not_averaged() -> None:
     swaps = noise(0.3, 0.4)
     swaps[190:, 0] = np.nan
     found = findings_of(history(curve("swaps", swaps)), NOISING)
-    assert "30 %" in texts(found, False)[0]
+    assert "30 to 40 %" in texts(found, False)[0]
     assert texts(found, True) == [
         "At 10 of 200 steps swaps is not a finite number: gaps in its curve."
     ]
