@@ -82,6 +82,7 @@ def test_kernels_move_worlds_on_a_device(name: str, evidence: Evidence | None) -
             assert torch.equal(one.cpu(), other) or torch.allclose(one.cpu(), other, equal_nan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*KERNELS, *MIXED])
 def test_kernels_move_worlds_of_the_cpu_by_a_network_without_double_precision(name: str) -> None:
     rng = Generator().manual_seed(0)

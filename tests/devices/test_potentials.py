@@ -62,6 +62,7 @@ def test_gradients_are_on_the_device_of_their_parameters(case: Case) -> None:
         assert all(one.device == DEVICE for one in gradients)
 
 
+@pytest.mark.slow
 def test_worlds_of_the_cpu_are_scored_elsewhere_and_answered_on_the_cpu(case: Case) -> None:
     here = build(case)
     values = worlds_of(case, here)

@@ -107,6 +107,7 @@ def answers(device: torch.device) -> list[float]:
     return [one if math.isfinite(one) else -1e9 for one in found]
 
 
+@pytest.mark.slow
 def test_answers_are_the_same_on_a_device() -> None:
     expected = answers(devices.CPU)
     with elsewhere():

@@ -66,6 +66,7 @@ def people(tmp_path: Path) -> Path:
     return write_worlds(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
 def test_a_run_is_trained_sampled_and_asked_on_its_device(
     people: Path, monkeypatch: pytest.MonkeyPatch
@@ -102,6 +103,7 @@ def test_a_run_is_trained_sampled_and_asked_on_its_device(
     assert found[2] == pytest.approx(expected[2], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_continues_on_the_device_that_it_records_or_on_another_with_a_note(
     people: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
