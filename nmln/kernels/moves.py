@@ -160,9 +160,7 @@ def offer(
 ) -> tuple[State, Info]:
     """Score the proposed worlds, and accept them by Metropolis-Hastings."""
     proposed = State(proposal.values, potential.score(proposal.values))
-    return accept(
-        state, proposed, log_ratio(state.scores, proposed.scores, proposal.factor), rng
-    )
+    return accept(state, proposed, log_ratio(state.scores, proposed.scores, proposal.factor), rng)
 
 
 def log_ratio(

@@ -166,9 +166,7 @@ class Rewiring(ABC):
         else:
             changed, factor = worlds.clone(), torch.zeros(len(worlds), dtype=torch.float64)
             factor = factor.to(values.device)
-            chosen = torch.randint(
-                len(tables), (len(worlds),), generator=rng, device=values.device
-            )
+            chosen = torch.randint(len(tables), (len(worlds),), generator=rng, device=values.device)
             for number, graph in enumerate(tables):
                 rows = torch.nonzero(chosen == number).flatten()
                 changed[rows], factor[rows] = self._draw(graph, worlds[rows], rng)
@@ -243,8 +241,10 @@ class Slide(Rewiring):
 
 
 class EndMove(Rewiring):
-    """Moves of one end of a tie (u, v): the options up to the number of constants are the new partners w
-    of u, those after it the new partners of v."""
+    """Moves of one end of a tie (u, v).
+
+    The options up to the number of constants are the new partners of u, those after it the new ones of v.
+    """
 
     def rewired(
         self, graph: Graph, worlds: Rows, tie: Chosen, option: Chosen, turn: Chosen

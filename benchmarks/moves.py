@@ -1,0 +1,219 @@
+"""Structural moves by level: `python -m benchmarks.moves [--model FOLDER] [--settings NAME ...]`.
+
+Every setting mixes balanced moves with structural ones, at all levels or only at those near the target,
+and runs with exchange from the same burnt-in worlds, in turns on one thread. As in `benchmarks.mixing`,
+the report shows arrivals at the target and different valid molecules there per second of CPU time, and
+their ratios to balanced moves alone, with the spread of the ratios over parts of the run.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Generator
+
+from benchmarks.ratios import Ratio, report
+from nmln.kernels.balanced import BalancedMetropolis
+from nmln.kernels.combined import ByLevel, Lazy
+from nmln.kernels.structural import LocalSlide, Regraft, Slide, Switch
+from nmln.model import Model
+from nmln.model.pretrained import folder_of
+from nmln.molecules.decoding import Decoder
+from nmln.recording import Recorder
+from nmln.sampler import sample
+from nmln.space import Space
+from nmln.types import Kernel, Sweep, Values
+
+CHAINS, ROUNDS = 100, 5
+MOVES = {"slide": Slide, "local": LocalSlide, "switch": Switch, "regraft": Regraft}
+BASE = "balanced"
+TRIED = (
+    "local+regraft:0.5",
+    "local+regraft:0.5@2",
+    "local+regraft+switch:0.5@2",
+    "local+regraft:0.75@2",
+    "local+switch+regraft+slide:0.5",
+)
+
+
+def shares_of(name: str, levels: int) -> dict[str, tuple[float, ...]]:
+    """The share of each structural move at every level, the noisiest first; the rest is balanced.
+
+    `local+regraft:0.5@2` gives half of the moves at the two levels next to the target, the target
+    included, to these two kinds; without `@2` it is all levels.
+    """
+    if name == BASE:
+        return {}
+    kinds, share = name.split(":")
+    share, _, lowest = share.partition("@")
+    moves, number = kinds.split("+"), int(lowest or levels)
+    row = (0.0,) * (levels - number) + (float(share) / len(moves),) * number
+    return dict.fromkeys(moves, row)
+
+
+def kernel_of(space: Space, shares: dict[str, tuple[float, ...]]) -> Kernel:
+    """Balanced moves with these shares of structural ones."""
+    balanced = BalancedMetropolis(space)
+    if not shares:
+        return Lazy(balanced)
+    rows = zip(*shares.values(), strict=True)
+    weights = tuple((1 - sum(row), *row) for row in rows)
+    return Lazy(ByLevel((balanced, *(MOVES[name](space) for name in shares)), weights))
+
+
+@dataclass
+class Run:
+    """The chains of one setting and what they have found, part by part of the time."""
+
+    sweeps: Iterator[Sweep]
+    recorder: Recorder
+    decoder: Decoder
+    found: set[str] = field(default_factory=set)
+    seconds: list[float] = field(default_factory=list)
+    new: list[int] = field(default_factory=list)
+    arrivals: list[int] = field(default_factory=list)
+    states: int = 0
+    valid: int = 0
+
+    def go_on(self, seconds: float) -> None:
+        """Move for some CPU seconds; decoding is not counted."""
+        spent, before, arrived = 0.0, len(self.found), self._arrived()
+        while spent < seconds:
+            started = time.process_time()
+            sweep = next(self.sweeps)
+            self.recorder.record(sweep)
+            spent += time.process_time() - started
+            smiles = [one.smiles for one in self.decoder.decode(sweep.state.values[-1])]
+            self.states += len(smiles)
+            self.valid += sum(one is not None for one in smiles)
+            self.found.update(one for one in smiles if one is not None)
+        self.seconds.append(spent)
+        self.new.append(len(self.found) - before)
+        self.arrivals.append(self._arrived() - arrived)
+
+    def _arrived(self) -> int:
+        return int(self.recorder.recording().restarts.sum()) if self.states else 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """Measurements of a setting; ratios are over balanced moves in the same parts of the run."""
+
+    name: str
+    sweeps: int
+    molecules: float  # different and valid, per CPU second
+    arrivals: float  # per CPU second
+    valid: float
+    molecules_ratio: float
+    molecules_error: float
+    arrivals_ratio: float
+    arrivals_error: float
+    swaps: tuple[float, ...]
+
+
+def row(name: str, run: Run, base: Run) -> Row:
+    def ratio(what: str) -> tuple[float, float]:
+        """Over the whole run, and the standard error from its parts."""
+        mine, theirs = getattr(run, what), getattr(base, what)
+        parts = [
+            (a / s) / max(b / t, 1e-9)
+            for a, s, b, t in zip(mine, run.seconds, theirs, base.seconds, strict=True)
+        ]
+        whole = (sum(mine) / sum(run.seconds)) / max(sum(theirs) / sum(base.seconds), 1e-9)
+        return whole, statistics.stdev(parts) / len(parts) ** 0.5
+
+    spent = sum(run.seconds)
+    return Row(
+        name,
+        run.states // CHAINS,
+        len(run.found) / spent,
+        sum(run.arrivals) / spent,
+        run.valid / run.states,
+        *ratio("new"),
+        *ratio("arrivals"),
+        tuple(run.recorder.recording().swap_probability.tolist()),
+    )
+
+
+def mixed(model: Model, burn_in: int, kept: Path | None) -> Values:
+    """Worlds at every level after a burn-in by balanced moves, taken from a file if there is one."""
+    if kept is not None and kept.exists():
+        return torch.load(kept, weights_only=True)
+    *_, last = model.sample(
+        burn_in, Generator().manual_seed(0), chains=CHAINS, burn_in=burn_in - 1, thin=1
+    )
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(last.state.values, kept)
+    return last.state.values
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    parser = argparse.ArgumentParser(description="Structural moves, by level.")
+    parser.add_argument("--model", type=Path, help="a trained model; else the shipped one")
+    parser.add_argument("--name", default="moves", help="of the results")
+    parser.add_argument("--settings", nargs="*", default=TRIED, help="such as local+regraft:0.5@2")
+    parser.add_argument("--burn-in", type=int, default=200, help="sweeps")
+    parser.add_argument("--worlds", type=Path, help="keep the burnt-in worlds here")
+    parser.add_argument("--seconds", type=float, default=60, help="for every setting")
+    parser.add_argument("--moves", type=int, default=6, help="between two exchanges")
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args()
+    model = Model.load(chosen.model or folder_of("pubchem-10") / "model")
+    model.potential.requires_grad_(False)
+    values = mixed(model, chosen.burn_in, chosen.worlds)
+    named = {name: shares_of(name, len(values)) for name in (BASE, *chosen.settings)}
+    runs = {}
+    for name, shares in named.items():
+        sweeps = sample(
+            model.potential,
+            kernel_of(model.space, shares),
+            values,
+            10**9,
+            Generator().manual_seed(chosen.seed),
+            moves=chosen.moves,
+            phases=model.config.chains.phases,
+        )
+        runs[name] = Run(sweeps, Recorder(keep=10), Decoder(model.space))
+    for _ in range(ROUNDS):
+        for run in runs.values():
+            run.go_on(chosen.seconds / ROUNDS)
+    rows = [row(name, run, runs[BASE]) for name, run in runs.items()]
+    print(
+        f"{'setting':<34}{'sweeps':>7}{'molecules/s':>13}{'ratio':>16}{'arrivals/s':>12}{'ratio':>16}"
+    )
+    for one in rows:
+        print(
+            f"{one.name:<34}{one.sweeps:>7}{one.molecules:>13.1f}"
+            f"{f'{one.molecules_ratio:.2f} ({one.molecules_error:.2f})':>16}{one.arrivals:>12.2f}"
+            f"{f'{one.arrivals_ratio:.2f} ({one.arrivals_error:.2f})':>16}{one.valid:>8.1%}  "
+            + " ".join(f"{swap:.2f}" for swap in one.swaps)
+        )
+    ratios = [
+        Ratio(f"{one.name}: {what} / {BASE}", value)
+        for one in rows[1:]
+        for what, value in (
+            ("different molecules", one.molecules_ratio),
+            ("arrivals", one.arrivals_ratio),
+        )
+    ]
+    report(
+        chosen.name,
+        ratios,
+        command=" ".join(["python -m benchmarks.moves", *sys.argv[1:]]),
+        chains=CHAINS,
+        seconds=chosen.seconds,
+        moves=chosen.moves,
+        levels=len(values),
+        table=[asdict(one) for one in rows],
+    )
+
+
+if __name__ == "__main__":
+    main()
