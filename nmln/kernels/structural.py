@@ -21,9 +21,12 @@ from torch import Generator, Tensor
 
 from nmln.errors import InputError
 from nmln.evidence import Evidence
-from nmln.kernels.moves import Proposal, offer
+from nmln.kernels.balanced import BalancedMetropolis
+from nmln.kernels.combined import ByLevel, Lazy
+from nmln.kernels.moves import Proposal, Proposing, offer
+from nmln.kernels.registry import KERNELS
 from nmln.space import Block, Space
-from nmln.types import Info, Potential, State, Values
+from nmln.types import Info, Kernel, Potential, State, Values
 
 Rows = Integer[Tensor, "rows groups"]
 Chosen = Int64[Tensor, " rows"]
@@ -31,6 +34,7 @@ Pairs = Bool[Tensor, "rows pairs"]
 Options = Bool[Tensor, "rows options"]
 
 MOST_BITS = 62  # constants in a bit mask
+SHARE, LOWEST = 0.5, 2  # of structural moves in `structural`, at so many levels next to the target
 
 
 class Graph(NamedTuple):
@@ -243,7 +247,7 @@ class Slide(Rewiring):
 class EndMove(Rewiring):
     """Moves of one end of a tie (u, v).
 
-    The options up to the number of constants are the new partners of u, those after it the new ones of v.
+    The options up to the number of constants are new partners of u, those after it new ones of v.
     """
 
     def rewired(
@@ -356,3 +360,23 @@ def _refuse_many(graph: Graph) -> None:
 
 MOVES: Sequence[type[Rewiring]] = (Slide, LocalSlide, Switch, Regraft)
 """All structural moves."""
+
+
+def _with_balanced(space: Space, evidence: Evidence | None) -> Kernel:
+    """Balanced moves, at the levels next to the target half of them structural.
+
+    Where evidence leaves no two pairs of an attribute free, all moves are balanced.
+    """
+    balanced = BalancedMetropolis(space, evidence)
+    if all(int(graph.free.sum()) < 2 for graph in graphs(space, evidence)):
+        return Lazy(balanced)
+    moves: list[Proposing] = [LocalSlide(space, evidence)]
+    if all(graph.constants <= MOST_BITS for graph in graphs(space, evidence)):
+        moves.append(Regraft(space, evidence))
+    share = SHARE / len(moves)
+    near = (1 - SHARE, *[share] * len(moves))
+    far = (1.0, *[0.0] * len(moves))
+    return Lazy(ByLevel((balanced, *moves), (far, *[near] * LOWEST)))
+
+
+KERNELS.add("structural", _with_balanced)
