@@ -18,12 +18,14 @@ import torch
 from torch import Generator
 
 from benchmarks.ratios import Ratio, report
+from nmln.checkpoint.runs import load
 from nmln.kernels.balanced import BalancedMetropolis
 from nmln.kernels.combined import ByLevel, Lazy
 from nmln.kernels.structural import LocalSlide, Regraft, Slide, Switch
 from nmln.model import Model
 from nmln.model.pretrained import folder_of
 from nmln.molecules.decoding import Decoder
+from nmln.noise import uniform
 from nmln.recording import Recorder
 from nmln.sampler import sample
 from nmln.space import Space
@@ -140,12 +142,33 @@ def row(name: str, run: Run, base: Run) -> Row:
     )
 
 
-def mixed(model: Model, burn_in: int, kept: Path | None) -> Values:
+def of_training(folder: Path) -> tuple[Model, Values]:
+    """The averaged model of the newest checkpoint of a run, and chains of its training."""
+    saved = load(folder)
+    model = Model.described(dict(saved.content), str(folder))
+    average = {
+        name.removeprefix("average/"): tensor
+        for name, tensor in saved.tensors.items()
+        if name.startswith("average/")
+    }
+    model.take(average, str(folder))
+    return model, saved.tensors["ranks/0/values"][:, :CHAINS]
+
+
+def mixed(model: Model, start: Values | None, burn_in: int, kept: Path | None) -> Values:
     """Worlds at every level after a burn-in by balanced moves, taken from a file if there is one."""
     if kept is not None and kept.exists():
         return torch.load(kept, weights_only=True)
-    *_, last = model.sample(
-        burn_in, Generator().manual_seed(0), chains=CHAINS, burn_in=burn_in - 1, thin=1
+    if start is None:
+        start = uniform(model.space, model.potential.levels, CHAINS, Generator().manual_seed(0))
+    *_, last = sample(
+        model.potential,
+        kernel_of(model.space, {}),
+        start,
+        burn_in,
+        Generator().manual_seed(0),
+        moves=model.config.sampling.moves,
+        phases=model.config.chains.phases,
     )
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -157,6 +180,7 @@ def main() -> None:
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description="Structural moves, by level.")
     parser.add_argument("--model", type=Path, help="a trained model; else the shipped one")
+    parser.add_argument("--run", type=Path, help="a run, whose training chains are the start")
     parser.add_argument("--name", default="moves", help="of the results")
     parser.add_argument("--settings", nargs="*", default=TRIED, help="such as local+regraft:0.5@2")
     parser.add_argument("--burn-in", type=int, default=200, help="sweeps")
@@ -165,9 +189,13 @@ def main() -> None:
     parser.add_argument("--moves", type=int, default=6, help="between two exchanges")
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
-    model = Model.load(chosen.model or folder_of("pubchem-10") / "model")
+    start: Values | None = None
+    if chosen.run is not None:
+        model, start = of_training(chosen.run)
+    else:
+        model = Model.load(chosen.model or folder_of("pubchem-10") / "model")
     model.potential.requires_grad_(False)
-    values = mixed(model, chosen.burn_in, chosen.worlds)
+    values = mixed(model, start, chosen.burn_in, chosen.worlds)
     named = {name: shares_of(name, len(values)) for name in (BASE, *chosen.settings)}
     runs = {}
     for name, shares in named.items():
