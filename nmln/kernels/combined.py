@@ -96,12 +96,11 @@ class ByLevel:
         proposed = State(proposal.values, potential.score(proposal.values))
         ratio = log_ratio(state.scores, proposed.scores, proposal.factor)
         state, info = accept(state, proposed, ratio, rng)
-        probability = ratio.clamp(max=0).exp().to(info.acceptance.dtype)
-        parts = [
-            torch.where(chosen == number, probability, torch.nan).nanmean(1)
-            for number in range(len(self.kernels))
-        ]
-        return state, Info(info.acceptance, info.moved, torch.stack(parts))
+        probability = ratio.clamp(max=0).exp()
+        empty = shares.new_zeros(shares.shape)
+        turns = empty.scatter_add(1, chosen, torch.ones_like(probability))
+        parts = empty.scatter_add(1, chosen, probability) / turns  # NaN where one had no turn
+        return state, Info(info.acceptance, info.moved, parts.T.to(info.acceptance.dtype))
 
     def shares(self, levels: int) -> Float64[Tensor, "levels kernels"]:
         """The probability of each kernel at each level."""

@@ -32,8 +32,9 @@ Rows = Integer[Tensor, "rows groups"]
 Chosen = Int64[Tensor, " rows"]
 Pairs = Bool[Tensor, "rows pairs"]
 Options = Bool[Tensor, "rows options"]
+View = Tensor  # of the worlds, a row for each
 
-MOST_BITS = 62  # constants in a bit mask
+LARGEST = 100  # constants up to which `structural` regrafts, whose cost grows with their cube
 SHARE, LOWEST = 0.5, 2  # of structural moves in `structural`, at so many levels next to the target
 
 
@@ -83,13 +84,20 @@ class Graph(NamedTuple):
         empty = worlds.gather(1, self.groups[pairs]) == self.null
         return empty & self.free[pairs] & self._apart(constants)
 
-    def bits(self, worlds: Rows) -> Int64[Tensor, "rows constants"]:
-        """The neighbours of every constant as a bit mask."""
-        tied = (worlds[:, self.groups[self.pair].flatten()] != self.null).view(
-            len(worlds), self.constants, self.constants
-        )
-        tied &= ~torch.eye(self.constants, dtype=torch.bool, device=worlds.device)
-        return (tied.long() << torch.arange(self.constants, device=worlds.device)).sum(2)
+    def voltages(self, worlds: Rows) -> Float64[Tensor, "rows constants constants"]:
+        """The voltage at every constant when one ampere enters at another, with a tie as a resistor of
+        one ohm, and every constant grounded with a conductance of 1 / (4 n^2).
+
+        Across a tie that is no bridge the voltage is at most 1 - 1 / n, across a bridge more than
+        1 - 1 / (8 n), because what flows to the ground is so little: so bridges are found with
+        certainty, and what lies on which side of them.
+        """
+        tied = (worlds[:, self.groups[self.pair].flatten()] != self.null).double()
+        tied = tied.view(-1, self.constants, self.constants)
+        eye = torch.eye(self.constants, dtype=torch.float64, device=worlds.device)
+        tied = tied * (1 - eye)
+        ground = 1 / (4 * self.constants**2)
+        return torch.linalg.inv(torch.diag_embed(tied.sum(2) + ground) - tied)
 
     def _apart(self, constants: Chosen) -> Bool[Tensor, "rows constants"]:
         return torch.arange(self.constants, device=constants.device) != constants[:, None]
@@ -143,12 +151,16 @@ class Rewiring(ABC):
     def step(self, potential: Potential, state: State, rng: Generator) -> tuple[State, Info]:
         return offer(potential, state, self.propose(state.values, rng), rng)
 
-    def first(self, graph: Graph, worlds: Rows) -> Pairs:
+    def view(self, graph: Graph, worlds: Rows) -> View:
+        """What `first` and `second` need to know of the worlds: by default the pairs that are tied."""
+        return graph.ties(worlds)
+
+    def first(self, graph: Graph, worlds: Rows, view: View) -> Pairs:
         """The ties that may be chosen: those that are not observed."""
-        return graph.ties(worlds) & graph.free
+        return view & graph.free
 
     @abstractmethod
-    def second(self, graph: Graph, worlds: Rows, tie: Chosen) -> Options:
+    def second(self, graph: Graph, worlds: Rows, view: View, tie: Chosen) -> Options:
         """What may be chosen after a tie."""
 
     @abstractmethod
@@ -179,8 +191,9 @@ class Rewiring(ABC):
     def _draw(
         self, graph: Graph, worlds: Rows, rng: Generator
     ) -> tuple[Rows, Float64[Tensor, " rows"]]:
-        tie, tied = pick(self.first(graph, worlds), rng)
-        options = self.second(graph, worlds, tie)
+        view = self.view(graph, worlds)
+        tie, tied = pick(self.first(graph, worlds, view), rng)
+        options = self.second(graph, worlds, view, tie)
         option, optional = pick(options, rng)
         turn = torch.zeros_like(tie)
         if self.turns > 1:
@@ -216,7 +229,7 @@ class Rewiring(ABC):
         changed = worlds.scatter(1, old, graph.null).scatter(1, new, categories)
         factor = torch.zeros(len(worlds), dtype=torch.float64, device=worlds.device)
         if not self.even:
-            back = self.second(graph, changed, found.new[:, 0])
+            back = self.second(graph, changed, self.view(graph, changed), found.new[:, 0])
             factor = options.sum(1).double().log() - back.sum(1).double().log()
         return changed, factor.masked_fill(~possible, float("-inf"))
 
@@ -234,8 +247,8 @@ def pick(options: Options, rng: Generator) -> tuple[Chosen, Bool[Tensor, " rows"
 class Slide(Rewiring):
     """Move the category of a tie to any pair that is null; symmetric."""
 
-    def second(self, graph: Graph, worlds: Rows, tie: Chosen) -> Options:
-        return ~graph.ties(worlds) & graph.free
+    def second(self, graph: Graph, worlds: Rows, view: View, tie: Chosen) -> Options:
+        return ~view & graph.free
 
     def rewired(
         self, graph: Graph, worlds: Rows, tie: Chosen, option: Chosen, turn: Chosen
@@ -267,7 +280,7 @@ class LocalSlide(EndMove):
 
     even: ClassVar[bool] = False
 
-    def second(self, graph: Graph, worlds: Rows, tie: Chosen) -> Options:
+    def second(self, graph: Graph, worlds: Rows, view: View, tie: Chosen) -> Options:
         one, other = graph.ends[tie].unbind(1)
         return torch.cat(
             [
@@ -287,8 +300,8 @@ class Switch(Rewiring):
     turns: ClassVar[int] = 4
     even: ClassVar[bool] = False
 
-    def second(self, graph: Graph, worlds: Rows, tie: Chosen) -> Options:
-        return self.first(graph, worlds) & graph.disjoint[tie]
+    def second(self, graph: Graph, worlds: Rows, view: View, tie: Chosen) -> Options:
+        return view & graph.free & graph.disjoint[tie]
 
     def rewired(
         self, graph: Graph, worlds: Rows, tie: Chosen, option: Chosen, turn: Chosen
@@ -307,55 +320,25 @@ class Regraft(EndMove):
     number of options is the same on the way back: the move is symmetric.
     """
 
-    def first(self, graph: Graph, worlds: Rows) -> Pairs:
-        _refuse_many(graph)
-        ties = super().first(graph, worlds)
-        row, tie = torch.nonzero(ties, as_tuple=True)
+    def view(self, graph: Graph, worlds: Rows) -> View:
+        return graph.voltages(worlds)
+
+    def first(self, graph: Graph, worlds: Rows, view: View) -> Pairs:
+        own = view.diagonal(dim1=1, dim2=2)
+        one, other = graph.ends.unbind(1)
+        across = own[:, one] + own[:, other] - 2 * view[:, one, other]
+        bridge = across > 1 - 1 / (2 * graph.constants)
+        return bridge & graph.ties(worlds) & graph.free
+
+    def second(self, graph: Graph, worlds: Rows, view: View, tie: Chosen) -> Options:
         one, other = graph.ends[tie].unbind(1)
-        reached = beyond(graph.bits(worlds)[row], other, one)
-        bridges = torch.zeros_like(ties)
-        bridges[row, tie] = (reached >> one) & 1 == 0
-        return bridges
-
-    def second(self, graph: Graph, worlds: Rows, tie: Chosen) -> Options:
-        one, other = graph.ends[tie].unbind(1)
-        near = graph.bits(worlds)
-        bit = torch.arange(graph.constants, device=tie.device)
-        return torch.cat(
-            [
-                (beyond(near, end, cut)[:, None] >> bit & 1 == 1) & (bit != end[:, None])
-                for end, cut in ((other, one), (one, other))
-            ],
-            dim=1,
-        )
-
-
-def beyond(
-    near: Int64[Tensor, "rows constants"], start: Chosen, other: Chosen
-) -> Int64[Tensor, " rows"]:
-    """The constants that can be reached from `start` without its tie to `other`, as a bit mask.
-
-    Costs a few operations on all rows per constant and pass; a pass or two more than twice are rare.
-    """
-    here = torch.ones_like(start) << start
-    columns = near.T.contiguous()
-    reached = near.gather(1, start[:, None]).squeeze(1) & ~(torch.ones_like(other) << other)
-    while True:
-        before = reached
-        for column, neighbours in enumerate(columns):
-            # all bits where the constant was reached; `start` itself is not passed again
-            reached = reached | (-(reached >> column & 1) & neighbours) & ~here
-        if torch.equal(reached, before):
-            return reached | here
-
-
-def _refuse_many(graph: Graph) -> None:
-    if graph.constants > MOST_BITS:
-        raise InputError(
-            f"regrafting takes at most {MOST_BITS} constants, but there are {graph.constants}. Take "
-            "another structural move.",
-            kind="size",
-        )
+        row = torch.arange(len(tie), device=tie.device)
+        # an ampere through the bridge: every constant on a side has nearly the voltage of its end
+        there = view[row, one] - view[row, other]
+        least = 1 / (4 * graph.constants)
+        sides = torch.cat([there < -least, there > least], dim=1)
+        ends = torch.stack([other, one + graph.constants], dim=1)
+        return sides.scatter(1, ends, False)
 
 
 MOVES: Sequence[type[Rewiring]] = (Slide, LocalSlide, Switch, Regraft)
@@ -371,7 +354,7 @@ def _with_balanced(space: Space, evidence: Evidence | None) -> Kernel:
     if all(int(graph.free.sum()) < 2 for graph in graphs(space, evidence)):
         return Lazy(balanced)
     moves: list[Proposing] = [LocalSlide(space, evidence)]
-    if all(graph.constants <= MOST_BITS for graph in graphs(space, evidence)):
+    if all(graph.constants <= LARGEST for graph in graphs(space, evidence)):
         moves.append(Regraft(space, evidence))
     share = SHARE / len(moves)
     near = (1 - SHARE, *[share] * len(moves))
