@@ -31,7 +31,7 @@ from nmln.sampler import sample
 from nmln.space import Space
 from nmln.types import Kernel, Sweep, Values
 
-CHAINS, ROUNDS = 100, 5
+CHAINS, ROUNDS = 100, 10
 MOVES = {"slide": Slide, "local": LocalSlide, "switch": Switch, "regraft": Regraft}
 BASE = "balanced"
 TRIED = (
@@ -176,6 +176,22 @@ def mixed(model: Model, start: Values | None, burn_in: int, kept: Path | None) -
     return last.state.values
 
 
+def show(rows: list[Row], rounds: int) -> None:
+    """The table so far."""
+    print(f"after {rounds} of {ROUNDS} rounds")
+    print(
+        f"{'setting':<34}{'sweeps':>7}{'molecules/s':>13}{'ratio':>16}{'arrivals/s':>12}{'ratio':>16}"
+    )
+    for one in rows:
+        print(
+            f"{one.name:<34}{one.sweeps:>7}{one.molecules:>13.1f}"
+            f"{f'{one.molecules_ratio:.2f} ({one.molecules_error:.2f})':>16}{one.arrivals:>12.2f}"
+            f"{f'{one.arrivals_ratio:.2f} ({one.arrivals_error:.2f})':>16}{one.valid:>8.1%}  "
+            + " ".join(f"{swap:.2f}" for swap in one.swaps),
+            flush=True,
+        )
+
+
 def main() -> None:
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description="Structural moves, by level.")
@@ -209,20 +225,13 @@ def main() -> None:
             phases=model.config.chains.phases,
         )
         runs[name] = Run(sweeps, Recorder(keep=10), Decoder(model.space))
-    for _ in range(ROUNDS):
+    rows: list[Row] = []
+    for number in range(ROUNDS):
         for run in runs.values():
             run.go_on(chosen.seconds / ROUNDS)
-    rows = [row(name, run, runs[BASE]) for name, run in runs.items()]
-    print(
-        f"{'setting':<34}{'sweeps':>7}{'molecules/s':>13}{'ratio':>16}{'arrivals/s':>12}{'ratio':>16}"
-    )
-    for one in rows:
-        print(
-            f"{one.name:<34}{one.sweeps:>7}{one.molecules:>13.1f}"
-            f"{f'{one.molecules_ratio:.2f} ({one.molecules_error:.2f})':>16}{one.arrivals:>12.2f}"
-            f"{f'{one.arrivals_ratio:.2f} ({one.arrivals_error:.2f})':>16}{one.valid:>8.1%}  "
-            + " ".join(f"{swap:.2f}" for swap in one.swaps)
-        )
+        if number:
+            rows = [row(name, run, runs[BASE]) for name, run in runs.items()]
+            show(rows, number + 1)
     ratios = [
         Ratio(f"{one.name}: {what} / {BASE}", value)
         for one in rows[1:]
