@@ -3,7 +3,8 @@
 Every setting mixes balanced moves with structural ones, at all levels or only at those near the target,
 and runs with exchange from the same burnt-in worlds, in turns on one thread. As in `benchmarks.mixing`,
 the report shows arrivals at the target and different valid molecules there per second of CPU time, and
-their ratios to balanced moves alone, with the spread of the ratios over parts of the run.
+their ratios to balanced moves alone, with standard errors from the parts of the run. Before it stands
+the probability that one proposal of each kind leads to another valid molecule at the target.
 """
 
 import argparse
@@ -21,7 +22,8 @@ from benchmarks.ratios import Ratio, report
 from nmln.checkpoint.runs import load
 from nmln.kernels.balanced import BalancedMetropolis
 from nmln.kernels.combined import ByLevel, Lazy
-from nmln.kernels.structural import LocalSlide, Regraft, Slide, Switch
+from nmln.kernels.moves import log_ratio
+from nmln.kernels.structural import LocalSlide, Regraft, Switch
 from nmln.model import Model
 from nmln.model.pretrained import folder_of
 from nmln.molecules.decoding import Decoder
@@ -32,14 +34,12 @@ from nmln.space import Space
 from nmln.types import Kernel, Sweep, Values
 
 CHAINS, ROUNDS = 100, 10
-MOVES = {"slide": Slide, "local": LocalSlide, "switch": Switch, "regraft": Regraft}
+MOVES = {"local": LocalSlide, "switch": Switch, "regraft": Regraft}
 BASE = "balanced"
 TRIED = (
     "local+regraft:0.5",
-    "local+regraft:0.5@2",
-    "local+regraft+switch:0.5@2",
-    "local+regraft:0.75@2",
-    "local+switch+regraft+slide:0.5",
+    "local+switch+regraft:0.6",
+    "local+switch+regraft:0.6@2",
 )
 
 
@@ -66,6 +66,47 @@ def kernel_of(space: Space, shares: dict[str, tuple[float, ...]]) -> Kernel:
     rows = zip(*shares.values(), strict=True)
     weights = tuple((1 - sum(row), *row) for row in rows)
     return Lazy(ByLevel((balanced, *(MOVES[name](space) for name in shares)), weights))
+
+
+@dataclass(frozen=True)
+class Chance:
+    """What one proposal of a kernel does, from worlds of the model."""
+
+    kernel: str
+    new: float  # at the target: the probability of another valid molecule
+    acceptance: tuple[float, ...]  # by level
+    impossible: tuple[float, ...]  # nothing to propose, by level
+
+
+@torch.no_grad()
+def chances(model: Model, values: Values, repeats: int = 5) -> list[Chance]:
+    """The chance per score, of balanced moves and of every structural one."""
+    rng, decoder, rows = Generator().manual_seed(0), Decoder(model.space), []
+    scores = model.potential.score(values)
+    now = [one.smiles for one in decoder.decode(values[-1])]
+    for kernel in (BalancedMetropolis, *MOVES.values()):
+        new, accepted, impossible = 0.0, torch.zeros(len(values)), torch.zeros(len(values))
+        for _ in range(repeats):
+            proposal = kernel(model.space).propose(values, rng)
+            proposed = model.potential.score(proposal.values)
+            chance = log_ratio(scores, proposed, proposal.factor).clamp(max=0).exp()
+            accepted += chance.mean(1) / repeats
+            impossible += (proposal.factor == float("-inf")).double().mean(1) / repeats
+            then = [one.smiles for one in decoder.decode(proposal.values[-1])]
+            new += sum(
+                float(one)
+                for one, old, found in zip(chance[-1], now, then, strict=True)
+                if found is not None and found != old
+            )
+        rows.append(
+            Chance(
+                kernel.__name__,
+                new / repeats / values.shape[1],
+                tuple(accepted.tolist()),
+                tuple(impossible.tolist()),
+            )
+        )
+    return rows
 
 
 @dataclass
@@ -212,6 +253,10 @@ def main() -> None:
         model = Model.load(chosen.model or folder_of("pubchem-10") / "model")
     model.potential.requires_grad_(False)
     values = mixed(model, start, chosen.burn_in, chosen.worlds)
+    single = chances(model, values)
+    for one in single:
+        levels = " ".join(f"{level:.2f}" for level in one.acceptance)
+        print(f"{one.kernel:<34}another valid molecule {one.new:.3f}, accepted by level {levels}")
     named = {name: shares_of(name, len(values)) for name in (BASE, *chosen.settings)}
     runs = {}
     for name, shares in named.items():
@@ -248,6 +293,7 @@ def main() -> None:
         seconds=chosen.seconds,
         moves=chosen.moves,
         levels=len(values),
+        chances=[asdict(one) for one in single],
         table=[asdict(one) for one in rows],
     )
 

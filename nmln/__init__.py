@@ -60,6 +60,7 @@ _HOMES = {
     "ByLevel": "kernels.combined",
     "LocalSlide": "kernels.structural",
     "Regraft": "kernels.structural",
+    "Switch": "kernels.structural",
     "kernel_named": "kernels.registry",
     "Recorder": "recording",
     "diagnose": "diagnostics",
@@ -134,6 +135,7 @@ if TYPE_CHECKING:
     from nmln.kernels.registry import kernel_named as kernel_named
     from nmln.kernels.structural import LocalSlide as LocalSlide
     from nmln.kernels.structural import Regraft as Regraft
+    from nmln.kernels.structural import Switch as Switch
     from nmln.knowledge.data import KnowledgeBase as KnowledgeBase
     from nmln.knowledge.potential import KnowledgePotential as KnowledgePotential
     from nmln.ladders import Ladder as Ladder

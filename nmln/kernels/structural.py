@@ -85,12 +85,13 @@ class Graph(NamedTuple):
         return empty & self.free[pairs] & self._apart(constants)
 
     def voltages(self, worlds: Rows) -> Float64[Tensor, "rows constants constants"]:
-        """The voltage at every constant when one ampere enters at another, with a tie as a resistor of
-        one ohm, and every constant grounded with a conductance of 1 / (4 n^2).
+        """The voltage at each constant when one ampere enters at another, where a tie is a resistor of
+        one ohm and each of the n constants is grounded with a conductance of 1 / (4 n^2).
 
-        Across a tie that is no bridge the voltage is at most 1 - 1 / n, across a bridge more than
-        1 - 1 / (8 n), because what flows to the ground is so little: so bridges are found with
-        certainty, and what lies on which side of them.
+        The ampere through a tie makes a voltage of at most 1 - 1/n across it if a path goes round it,
+        and of more than 1 - 1/(16 n) if it is a bridge, because so little flows to the ground. Then the
+        voltage is above 1/(2 n) everywhere on one side, below -1/(2 n) on the other, and 0 elsewhere.
+        So rounding cannot hide what is a bridge, or what lies on which side.
         """
         tied = (worlds[:, self.groups[self.pair].flatten()] != self.null).double()
         tied = tied.view(-1, self.constants, self.constants)
@@ -244,19 +245,6 @@ def pick(options: Options, rng: Generator) -> tuple[Chosen, Bool[Tensor, " rows"
     return place.clamp(max=options.shape[1] - 1), count.squeeze(1) > 0
 
 
-class Slide(Rewiring):
-    """Move the category of a tie to any pair that is null; symmetric."""
-
-    def second(self, graph: Graph, worlds: Rows, view: View, tie: Chosen) -> Options:
-        return ~view & graph.free
-
-    def rewired(
-        self, graph: Graph, worlds: Rows, tie: Chosen, option: Chosen, turn: Chosen
-    ) -> Rewired:
-        possible = torch.ones_like(tie, dtype=torch.bool)
-        return Rewired(tie[:, None], option[:, None], possible)
-
-
 class EndMove(Rewiring):
     """Moves of one end of a tie (u, v).
 
@@ -341,7 +329,7 @@ class Regraft(EndMove):
         return sides.scatter(1, ends, False)
 
 
-MOVES: Sequence[type[Rewiring]] = (Slide, LocalSlide, Switch, Regraft)
+MOVES: Sequence[type[Rewiring]] = (LocalSlide, Switch, Regraft)
 """All structural moves."""
 
 
@@ -353,7 +341,7 @@ def _with_balanced(space: Space, evidence: Evidence | None) -> Kernel:
     balanced = BalancedMetropolis(space, evidence)
     if all(int(graph.free.sum()) < 2 for graph in graphs(space, evidence)):
         return Lazy(balanced)
-    moves: list[Proposing] = [LocalSlide(space, evidence)]
+    moves: list[Proposing] = [LocalSlide(space, evidence), Switch(space, evidence)]
     if all(graph.constants <= LARGEST for graph in graphs(space, evidence)):
         moves.append(Regraft(space, evidence))
     share = SHARE / len(moves)
