@@ -153,23 +153,24 @@ class Row:
     arrivals: float  # per CPU second
     valid: float
     molecules_ratio: float
-    molecules_error: float
+    molecules_error: float  # from the parts of the run
     arrivals_ratio: float
-    arrivals_error: float
+    arrivals_error: float  # from the numbers of arrivals
     swaps: tuple[float, ...]
 
 
 def row(name: str, run: Run, base: Run) -> Row:
-    def ratio(what: str) -> tuple[float, float]:
-        """Over the whole run, and the standard error from its parts."""
-        mine, theirs = getattr(run, what), getattr(base, what)
-        parts = [
-            (a / s) / max(b / t, 1e-9)
-            for a, s, b, t in zip(mine, run.seconds, theirs, base.seconds, strict=True)
-        ]
-        whole = (sum(mine) / sum(run.seconds)) / max(sum(theirs) / sum(base.seconds), 1e-9)
-        return whole, statistics.stdev(parts) / len(parts) ** 0.5
+    def ratio(what: str) -> float:
+        mine, theirs = sum(getattr(run, what)), sum(getattr(base, what))
+        if not theirs:
+            return float("nan")
+        return (mine / sum(run.seconds)) / (theirs / sum(base.seconds))
 
+    parts = [
+        (a / s) / (b / t)
+        for a, s, b, t in zip(run.new, run.seconds, base.new, base.seconds, strict=True)
+    ]
+    counts = [max(sum(one.arrivals), 1) for one in (run, base)]
     spent = sum(run.seconds)
     return Row(
         name,
@@ -177,8 +178,10 @@ def row(name: str, run: Run, base: Run) -> Row:
         len(run.found) / spent,
         sum(run.arrivals) / spent,
         run.valid / run.states,
-        *ratio("new"),
-        *ratio("arrivals"),
+        ratio("new"),
+        statistics.stdev(parts) / len(parts) ** 0.5,
+        ratio("arrivals"),
+        ratio("arrivals") * sum(1 / count for count in counts) ** 0.5,
         tuple(run.recorder.recording().swap_probability.tolist()),
     )
 

@@ -35,7 +35,7 @@ Options = Bool[Tensor, "rows options"]
 View = Tensor  # of the worlds, a row for each
 
 LARGEST = 100  # constants up to which `structural` regrafts, whose cost grows with their cube
-SHARE, LOWEST = 0.5, 2  # of structural moves in `structural`, at so many levels next to the target
+SHARE, LOWEST = 0.6, 2  # of structural moves in `structural`, at so many levels next to the target
 
 
 class Graph(NamedTuple):
@@ -334,7 +334,7 @@ MOVES: Sequence[type[Rewiring]] = (LocalSlide, Switch, Regraft)
 
 
 def _with_balanced(space: Space, evidence: Evidence | None) -> Kernel:
-    """Balanced moves, at the levels next to the target half of them structural.
+    """Balanced moves; at the two levels next to the target 60 % of them are structural.
 
     Where evidence leaves no two pairs of an attribute free, all moves are balanced.
     """
