@@ -154,34 +154,31 @@ class Row:
     valid: float
     molecules_ratio: float
     molecules_error: float  # from the parts of the run
-    arrivals_ratio: float
-    arrivals_error: float  # from the numbers of arrivals
+    arrivals_ratio: float | None  # None where balanced moves had no arrival
+    arrivals_error: float | None  # from the numbers of arrivals
     swaps: tuple[float, ...]
 
 
 def row(name: str, run: Run, base: Run) -> Row:
-    def ratio(what: str) -> float:
-        mine, theirs = sum(getattr(run, what)), sum(getattr(base, what))
-        if not theirs:
-            return float("nan")
-        return (mine / sum(run.seconds)) / (theirs / sum(base.seconds))
-
+    spent, others = sum(run.seconds), sum(base.seconds)
+    arrivals: float | None = None
+    if sum(base.arrivals):
+        arrivals = (sum(run.arrivals) / spent) / (sum(base.arrivals) / others)
     parts = [
         (a / s) / (b / t)
         for a, s, b, t in zip(run.new, run.seconds, base.new, base.seconds, strict=True)
     ]
     counts = [max(sum(one.arrivals), 1) for one in (run, base)]
-    spent = sum(run.seconds)
     return Row(
         name,
         run.states // CHAINS,
         len(run.found) / spent,
         sum(run.arrivals) / spent,
         run.valid / run.states,
-        ratio("new"),
+        (len(run.found) / spent) / (len(base.found) / others),
         statistics.stdev(parts) / len(parts) ** 0.5,
-        ratio("arrivals"),
-        ratio("arrivals") * sum(1 / count for count in counts) ** 0.5,
+        arrivals,
+        None if arrivals is None else arrivals * sum(1 / count for count in counts) ** 0.5,
         tuple(run.recorder.recording().swap_probability.tolist()),
     )
 
@@ -227,11 +224,13 @@ def show(rows: list[Row], rounds: int) -> None:
         f"{'setting':<34}{'sweeps':>7}{'molecules/s':>13}{'ratio':>16}{'arrivals/s':>12}{'ratio':>16}"
     )
     for one in rows:
+        arrivals = "-"
+        if one.arrivals_ratio is not None:
+            arrivals = f"{one.arrivals_ratio:.2f} ({one.arrivals_error:.2f})"
         print(
             f"{one.name:<34}{one.sweeps:>7}{one.molecules:>13.1f}"
             f"{f'{one.molecules_ratio:.2f} ({one.molecules_error:.2f})':>16}{one.arrivals:>12.2f}"
-            f"{f'{one.arrivals_ratio:.2f} ({one.arrivals_error:.2f})':>16}{one.valid:>8.1%}  "
-            + " ".join(f"{swap:.2f}" for swap in one.swaps),
+            f"{arrivals:>16}{one.valid:>8.1%}  " + " ".join(f"{swap:.2f}" for swap in one.swaps),
             flush=True,
         )
 
@@ -287,6 +286,7 @@ def main() -> None:
             ("different molecules", one.molecules_ratio),
             ("arrivals", one.arrivals_ratio),
         )
+        if value is not None
     ]
     report(
         chosen.name,

@@ -17,6 +17,7 @@ from nmln.kernels.balanced import BalancedMetropolis, log_factor
 from nmln.kernels.combined import ByLevel, Lazy, simple_kernels
 from nmln.kernels.metropolis import Metropolis
 from nmln.kernels.moves import log_ratio
+from nmln.kernels.registry import kernel_named
 from nmln.kernels.structural import (
     MOVES,
     Graph,
@@ -393,6 +394,21 @@ def test_rows_of_weights_count_from_the_target() -> None:
     for wrong in ((), ((1.0,),), ((0.0, 0.0),), ((1.0, -1.0),)):
         with pytest.raises(InputError, match="every level needs a weight"):
             ByLevel(kernels, wrong)
+
+
+def test_the_registered_kernel_has_structural_moves_near_the_target_where_ties_are_free() -> None:
+    found = exact("four constants")
+    kernel = kernel_named("structural", found.space)
+    assert isinstance(kernel, Lazy)
+    assert isinstance(kernel.kernel, ByLevel)
+    assert (kernel.kernel.shares(4)[:, 0] == 1).tolist() == [True, True, False, False]
+    world = FOUR_LABELLED.enumerate(limit=20_000)[-1]
+    one_left = range(FOUR_LABELLED.groups - 1)
+    fixed = Evidence.observe(FOUR_LABELLED, world, one_left)
+    (alone,) = simple_kernels(kernel_named("structural", FOUR_LABELLED, fixed))
+    assert isinstance(alone, BalancedMetropolis)
+    with pytest.raises(InputError, match="symmetric binary predicate"):
+        kernel_named("structural", Space(Language(LABELS), {"node": 3}))
 
 
 def test_languages_without_a_symmetric_attribute_with_a_null_value_are_refused() -> None:
