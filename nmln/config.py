@@ -138,8 +138,8 @@ class ModelConfig:
 class ChainConfig:
     """The persistent chains of the negative phase."""
 
-    # how the chains move at each level: `balanced`, `metropolis`, `gibbs`, `metropolised`,
-    # `systematic`, `blocked`, `gradients`, `langevin` or `path`
+    # how the chains move at each level: `balanced`, `structural`, `metropolis`, `gibbs`,
+    # `metropolised`, `systematic`, `blocked`, `gradients`, `langevin` or `path`
     kernel: str = "balanced"
     # chains per level; more make the gradient less noisy, and a step takes time in proportion
     replicas: int = 100
