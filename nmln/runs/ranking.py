@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf, isfinite, log
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -64,6 +64,7 @@ class LogProbabilities:
         return {"exact": self.exact, "normalised": self.normalised}
 
 
+@runtime_checkable
 class Scorer(Protocol):
     """A model that drew samples and can give their molecules log-probabilities."""
 
