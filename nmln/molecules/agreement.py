@@ -15,7 +15,7 @@ from nmln.errors import InputError
 from nmln.evidence import Evidence
 from nmln.molecules.chemistry import ATOM, BOND, NODE
 
-_MOST = 50_000  # places tried for one molecule
+_MOST = 10_000  # places tried for one molecule
 
 
 class Agreement:
