@@ -300,7 +300,7 @@ def _rankings(one: "Evaluated") -> "list[tuple[str, Evaluation | Ranking]]":
     rankings: list[tuple[str, Evaluation | Ranking]] = [(one.name, one.found)]
     if (probable := one.found.by_probability) is not None:
         by = "by probability" if probable.exact else "by bound"
-        rankings.append((f"{one.name}, {by}", probable))
+        rankings.append((by, probable))
     return rankings
 
 

@@ -23,7 +23,7 @@ from nmln.molecules.chemistry.drawing import draw_svg
 from nmln.report import page
 from nmln.report.figures import level_colours, literal
 from nmln.report.page import Html, Section, markup
-from nmln.report.recall import BY_PROBABILITY, longest_ranking, paint_curves
+from nmln.report.recall import BY_COUNT, BY_PROBABILITY, longest_ranking, paint_curves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -323,7 +323,11 @@ def recall_html(levels: Sequence[LevelEvaluation], known: int) -> Html:
     names[-1] += " (target)"
     entries = [(name, _hex(colour), "solid") for name, colour in zip(names, colours, strict=True)]
     if probable is not None:
-        entries.append((f"{names[-1]}, {BY_PROBABILITY}", entries[-1][1], "dashed"))
+        name, colour, line = entries.pop()
+        entries += [
+            (f"{name}, {BY_COUNT}", colour, line),
+            (f"{name}, {BY_PROBABILITY}", colour, "dashed"),
+        ]
     entries += [
         ("all that can be found", "#777777", "dotted"),
         ("drawing from training and test set", "#777777", "dashed"),

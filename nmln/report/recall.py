@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#222222")
 """The palette of Okabe and Ito, safe for colour-blind readers; further curves are dashed."""
 
-BY_PROBABILITY = "by probability"
-"""How curves of molecules ranked by their log-probability are marked; the others rank by count."""
+BY_COUNT, BY_PROBABILITY = "by count", "by probability"
+"""How the curves of both rankings are marked, where there are two."""
 
 _PROBABLE = (0, (3, 1, 1, 1))  # their lines, in the colours of the curves by count
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
@@ -92,16 +92,18 @@ def paint_curves(
     """
     _reference(axes, lines[0][1].size, ranked, longest)
     for number, (name, curve) in enumerate(lines):
-        _line(axes, curve, number, name, colours)
-        if probable is not None and name in probable:
-            label = f"{name}, {BY_PROBABILITY}"
-            _line(axes, probable[name], number, label, colours, dashes=_PROBABLE)
+        second = None if probable is None else probable.get(name)
+        if second is None:
+            _line(axes, curve, number, name, colours)
+            continue
+        _line(axes, curve, number, f"{name}, {BY_COUNT}", colours)
+        _line(axes, second, number, f"{name}, {BY_PROBABILITY}", colours, dashes=_PROBABLE)
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=1, linscale=0.4)  # zero is shown too
     axes.set_xlim(1, longest)
     axes.set_ylim(bottom=0)
     _plain_ticks(axes)
-    first = "t first different molecules" if probable else "t most frequent different molecules"
+    first = "first t different molecules" if probable else "t most frequent different molecules"
     axes.set_xlabel(first)
 
 
