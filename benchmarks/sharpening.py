@@ -1,13 +1,13 @@
 """How much to sharpen, by training molecules only: `python -m benchmarks.sharpening RUN SAMPLES`.
 
-SAMPLES are plain samples of the run. For B = 1, 1.2, 1.4, 1.7 and 2 it predicts how many different
-training molecules as many independent draws from exp(B * score) / Z would find: too few at a small B,
-which spends draws on rare molecules, and too few at a large one, which repeats the most probable. Each
-molecule's weight is the sum over its worlds; Z at B follows from the plain samples,
+SAMPLES are plain samples of the run. For B = 1, 1.2, 1.4, 1.7 and 2 it predicts how many training
+molecules are among the first t of as many independent draws from exp(B * score) / Z: a small B spends
+draws on rare molecules, a large one on repeating the most probable. Each molecule's weight is the sum
+over its worlds; Z at B follows from the plain samples,
 
     Z_B / Z_1 = mean over the draws of weight_B / weight_1,
 
-with invalid draws counted as 0. Nothing is sampled. The test molecules are counted beside them, but do
+with invalid draws counted as 0. No chain is run. The test molecules are counted beside them, but do
 not choose. With --drawn B=FOLDER rows are added for samples that were drawn with `--sharpen B`: the
 known molecules among the first t by count and by probability. A row for each goes to
 docs/results/sharpening.json.
@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from nmln.evaluation import Counts, evaluate
+from nmln.evaluation import Counts, evaluate, recall_by_score, recall_curve
 from nmln.files import plain, write_lines
 from nmln.model import load_run
 from nmln.molecules.likelihood import Structures
@@ -33,6 +33,7 @@ from nmln.runs.references import of_run
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "sharpening.json"
 SHARPENINGS = (1.0, 1.2, 1.4, 1.7, 2.0)
+REPEATS = 5  # of the simulated draws
 
 
 class Weights:
@@ -54,29 +55,59 @@ class Weights:
 def predicted(
     weights: Weights, counts: Counts, sharpen: float, known: Mapping[str, Collection[str]]
 ) -> dict[str, Any]:
-    """How many molecules of each set that many independent draws would find."""
+    """How many molecules of each set as many independent draws would find."""
     logs, before = weights.at(sharpen), weights.at(1.0)
     draws = torch.tensor([counts.counts.get(one, 0) for one in weights.smiles]).double()
     growth = (logs - before + draws.log()).logsumexp(0) - torch.tensor(counts.attempts).log()
-    seen = (draws > 0).double()
     # Z_1 from the molecules that were drawn more than once would be biased: take the known ones, a fixed
     # set, whose share of the draws is their probability.
     fixed = torch.tensor([one in known["train"] for one in weights.smiles])
     log_z = before[fixed].logsumexp(0) - (draws[fixed].sum() / counts.attempts).log()
     chances = (logs - log_z - growth).exp()
-    missed = (counts.attempts * torch.log1p(-chances.clamp(max=1 - 1e-12))).exp()
     found = {
-        name: float((1 - missed)[[one in some for one in weights.smiles]].sum())
+        name: recalls(weights.smiles, chances, logs, counts.attempts, some)
         for name, some in known.items()
     }
-    share = float(chances[fixed].sum())
     return {
         "sharpen": sharpen,
         "draws": counts.attempts,
-        "found": found,
-        "train_share": share,
-        "effective_draws": effective(logs - before, draws * seen),
+        "train_share": float(chances[fixed].sum()),
+        "effective_draws": effective(logs - before, draws),
+        **found,
     }
+
+
+def recalls(
+    smiles: list[str],
+    chances: Float64[Tensor, " molecules"],
+    logs: Float64[Tensor, " molecules"],
+    draws: int,
+    known: Collection[str],
+) -> dict[str, Any]:
+    """Known molecules among the first t of simulated draws, ranked by count and by probability.
+
+    Draws of molecules that are not listed, because the plain samples had none of them, count as
+    molecules that came once, less probable than the others.
+    """
+    rng = torch.Generator().manual_seed(0)
+    parts: list[dict[str, Any]] = []
+    for _ in range(REPEATS):
+        times = torch.poisson(draws * chances, generator=rng).long().tolist()
+        others = {f"other {n}": 1 for n in range(max(0, draws - sum(times)))}
+        counted = {one: count for one, count in zip(smiles, times, strict=True) if count}
+        values = {one: float(log) for one, log in zip(smiles, logs, strict=True) if one in counted}
+        low = dict.fromkeys(others, min(values.values()) - 1)
+        parts.append(
+            {
+                "found": sum(one in counted for one in known),
+                "by_count": recall_curve(counted | others, known).table,
+                "by_probability": recall_by_score(values | low, known).table,
+            }
+        )
+    mean: dict[str, Any] = {"found": sum(one["found"] for one in parts) / REPEATS}
+    for name in ("by_count", "by_probability"):
+        mean[name] = {t: sum(one[name][t] for one in parts) / REPEATS for t in parts[0][name]}
+    return mean
 
 
 def effective(growth: Float64[Tensor, " molecules"], draws: Float64[Tensor, " molecules"]) -> float:

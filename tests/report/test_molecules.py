@@ -155,4 +155,4 @@ def test_the_target_may_be_ranked_by_probability_too(exact: bool) -> None:
     assert "0.8 (target), by probability" in told
     assert "ranked by the model's own log-probability" in told
     assert ("a lower bound of it" in told) is not exact
-    assert "test molecules among the first 2 4 by count 1 1 by probability 0 1" in told
+    assert "test molecules among the first 2 4 by count 0 1 by probability 0 1" in told

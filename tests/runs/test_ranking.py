@@ -169,7 +169,10 @@ def test_samples_of_a_run_are_ranked_by_both(run: Path, tmp_path: Path) -> None:
     drawn = finished(run, "run/samples", **SMALL)
     (tmp_path / "train.smi").write_text("CCOCC\nCC(C)CO\nCCNCC\n")
     (tmp_path / "test.smi").write_text("CCCCO\nCCOCO\nCCCCN\nCCCOC\n")
-    sets = {"train": str(tmp_path / "train.smi"), "test": str(tmp_path / "test.smi")}
+    sets: dict[str, Any] = {
+        "train": str(tmp_path / "train.smi"),
+        "test": str(tmp_path / "test.smi"),
+    }
     out = tmp_path / "out"
     found = evaluation.run([drawn], out, **sets, with_fcd=False, at=(5, 20))
     (one,) = found.evaluated
@@ -255,12 +258,14 @@ def test_baselines_are_scored_only_on_request(monkeypatch: pytest.MonkeyPatch) -
     assert asked == [None, None, scorer]
 
 
-def test_other_errors_than_unsupported_ones_are_not_hidden(model: Model) -> None:
+def test_other_errors_than_unsupported_ones_are_not_hidden(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = SamplingSettings.of(model, read_conditions(model.domains), 10)
 
-    class Broken(ModelScorer):
-        def score(self, *_: Any) -> Any:
-            raise InputError("broken", kind="damaged")
+    def broken(*_: Any, **__: Any) -> None:
+        raise InputError("broken", kind="damaged")
 
+    monkeypatch.setattr(ranking, "log_weights", broken)
     with pytest.raises(InputError, match="broken"):
-        log_probabilities(Broken(model, settings), Counts({"CO": 1}, 1), set(), quiet)
+        log_probabilities(ModelScorer(model, settings), Counts({"CO": 1}, 1), set(), quiet)
