@@ -88,6 +88,14 @@ def sample(
     kernel: Annotated[
         str, typer.Option(metavar="NAME", help="Kernel to use instead of the model's own.")
     ] = "",
+    sharpen: Annotated[
+        float,
+        typer.Option(
+            metavar="B",
+            help="Multiply the model's scores at the target by B: above 1, samples are more often valid "
+            "and less varied. Formulas are not multiplied.",
+        ),
+    ] = 1.0,
     seed: Seed = 0,
     block_size: Annotated[
         int,
@@ -159,6 +167,7 @@ def sample(
     settings = {
         "chains": chains, "burn_in": burn_in, "thin": thin, "moves": moves, "kernel": kernel,
         "seed": seed, "all_levels": all_levels, "block": block_size, "device": device,
+        "sharpen": sharpen,
     }  # fmt: skip
     if resume and given - {"run", "pretrained", "output", "part", "processes", "resume"}:
         raise InputError(

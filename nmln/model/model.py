@@ -164,6 +164,7 @@ class Model:
         evidence: Evidence | None = None,
         recorder: Observer | None = None,
         added: BasePotential | None = None,
+        sharpen: float = 1.0,
     ) -> Iterator[Sweep]:
         """Chains at all levels from pure noise; the worlds of the target are `sweep.state.values[-1]`.
 
@@ -182,8 +183,12 @@ class Model:
             recorder: sees every sweep after the burn-in.
             added: one more potential with as many levels as the chains have, for example
                 `constraint(space, formulas, levels)`.
+            sharpen: B multiplies the model's scores at the target, whose worlds then have the
+                distribution exp(B * score) / Z; `added` is not multiplied.
         """
-        running = self.chains(moves=moves, kernel=kernel, evidence=evidence, added=added)
+        running = self.chains(
+            moves=moves, kernel=kernel, evidence=evidence, added=added, sharpen=sharpen
+        )
         start = running.noise(self.config.chains.replicas if chains is None else chains, rng)
         return running.run(start, sweeps, rng, burn_in=burn_in, thin=thin, recorder=recorder)
 
@@ -194,6 +199,7 @@ class Model:
         kernel: str = "",
         evidence: Evidence | None = None,
         added: BasePotential | None = None,
+        sharpen: float = 1.0,
     ) -> ModelChains:
         """What runs the chains of this model, for more control than `sample` gives.
 
@@ -202,6 +208,7 @@ class Model:
             kernel: the name of a kernel; empty for `config.sampling.kernel`.
             evidence: what every world agrees with.
             added: one more potential with as many levels as the chains have.
+            sharpen: a number that the model's scores at the target are multiplied by.
         """
         refuse_several(self.domains, "sampling chains")
         return ModelChains.of(
@@ -212,6 +219,7 @@ class Model:
             kernel=kernel,
             evidence=evidence,
             added=added,
+            sharpen=sharpen,
         )
 
     def generate(
@@ -231,6 +239,7 @@ class Model:
         attempts: int | None = None,
         size: int | None = None,
         sizes: Sequence[int] | None = None,
+        sharpen: float = 1.0,
     ) -> list[Any]:
         """n results, decoded by what the language is about; the same seed gives the same results.
 
@@ -262,13 +271,15 @@ class Model:
                 the data is allowed, with a warning that it is an extrapolation.
             sizes: several sizes, by their shares among each other in the data; evenly, if one was not in
                 the data.
+            sharpen: a number that the model's scores at the target are multiplied by, given the size:
+                above 1, results are more often valid and less varied.
         """
         domains = asked_for(self.domains, self.space, size, sizes)
         if domains:
             options: dict[str, Any] = {
                 "chains": chains, "burn_in": burn_in, "thin": thin, "moves": moves, "kernel": kernel,
                 "evidence": evidence, "added": added, "kind": kind, "valid_only": valid_only,
-                "attempts": attempts,
+                "attempts": attempts, "sharpen": sharpen,
             }  # fmt: skip
             return self._generate_of(domains, n, seed, options)
         for name, number in (("n", n), ("chains", chains), ("attempts", attempts or 1)):
@@ -286,6 +297,7 @@ class Model:
             kernel=kernel,
             evidence=evidence,
             added=added,
+            sharpen=sharpen,
         )
         return collect((sweep.state.values[-1] for sweep in sweeps), decode, n, valid_only)
 

@@ -148,6 +148,7 @@ def _chains(job: SamplingJob, block: int) -> ModelChains:
         kernel=settings.kernel,
         evidence=conditions.evidence,
         added=conditions.added(model),
+        sharpen=settings.sharpen,
     )
 
 

@@ -109,7 +109,7 @@ def run(
         overwrite: whether older samples may be replaced, once the new ones are complete.
         progress: called with the number of sweeps done and their total.
         settings: other fields of `SamplingSettings`: chains, burn_in, thin, moves, kernel, seed,
-            all_levels, block, device.
+            all_levels, block, device, sharpen.
     """
     opened = open_run(folder)
     with stream.only_sampler(place_of(opened, output)):

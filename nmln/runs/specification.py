@@ -18,6 +18,7 @@ from nmln.formats.mln import parse_formula
 from nmln.formats.registry import Kind
 from nmln.kernels.registry import kernel_named
 from nmln.model import Model
+from nmln.model.chains import check_sharpening
 from nmln.model.domains import draw_counts
 from nmln.runs.conditions import Conditions
 from nmln.space import Space
@@ -104,6 +105,7 @@ class SamplingSettings:
     model: str = ""  # a hash of its parameters
     domains: tuple[DomainSettings, ...] = ()  # empty: that of the model
     device: str = "cpu"
+    sharpen: float = 1.0  # multiplies the model's scores at the target
 
     def __post_init__(self) -> None:
         least = {
@@ -113,6 +115,7 @@ class SamplingSettings:
         for name, number in least.items():
             if getattr(self, name) < number:
                 raise InputError(f"{name} must be at least {number}, got {getattr(self, name)}.")
+        check_sharpening(self.sharpen)
 
     @staticmethod
     def of(
@@ -193,12 +196,14 @@ class SamplingSettings:
         return max(one.draws for one in self.sections)
 
     def described(self) -> dict[str, Any]:
-        """All settings for JSON; domains only if there are some, a device only if it is not the CPU."""
+        """All settings for JSON; domains, device and sharpening only where they are not the defaults."""
         found = asdict(self)
         if self.device == "cpu":
             del found["device"]
         if not self.domains:
             del found["domains"]
+        if self.sharpen == 1:
+            del found["sharpen"]
         return found
 
     @property
@@ -260,7 +265,7 @@ class SamplingSettings:
         if not isinstance(content, Mapping):
             raise ValueError("there are no settings")
         for name in (*known, *content):
-            if name not in content and name not in ("domains", "device"):
+            if name not in content and name not in ("domains", "device", "sharpen"):
                 raise ValueError(f"{name} is missing")
             if name not in known:
                 raise ValueError(f"{name} is not a setting")
