@@ -38,7 +38,10 @@ class _Network(ctypes.Structure):
             (name, ctypes.c_void_p)
             for name in ("offsets", "codes", "cell_start", "cell_group", "cell_heard")
         ),
-        *((name, ctypes.c_void_p) for name in ("slot_start", "slot_group", "slot_column", "weights")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("slot_start", "slot_group", "slot_column", "weights")
+        ),
     )
 
 
@@ -109,7 +112,9 @@ def state() -> str:
     if os.environ.get("NMLN_COMPILED") == "0":
         return "not in use: NMLN_COMPILED is 0"
     found = _load(FOLDER / LIBRARY)
-    return f"not in use: {found}" if isinstance(found, str) else f"in use, {_SETS[found.instructions]}"
+    return (
+        f"not in use: {found}" if isinstance(found, str) else f"in use, {_SETS[found.instructions]}"
+    )
 
 
 class Kernel:
@@ -163,14 +168,14 @@ class Kernel:
         self, library: Library, weights: Sequence[Tensor], values: Values
     ) -> tuple[
         Scores,
-        Float[Tensor, "levels chains nodes features"],
-        Float[Tensor, "levels chains places"],
+        Float[Tensor, "worlds nodes features"],
+        Float[Tensor, "worlds places"],
     ]:
         """Scores and their gradients by node features and adjacency, as `Wiring` spreads them."""
         nodes, kinds = self.wiring.nodes, self.wiring.relations - 1
-        scores = torch.empty(values.shape[:2])
-        by_feature = torch.zeros(*values.shape[:2], nodes, self.wiring.features)
-        by_adjacency = torch.zeros(*values.shape[:2], nodes * kinds * nodes)
+        scores, worlds = torch.empty(values.shape[:2]), len(values) * values.shape[1]
+        by_feature = torch.empty(worlds, nodes, self.wiring.features)
+        by_adjacency = torch.empty(worlds, nodes * kinds * nodes)
         self._run(library, _SLOPES, weights, values, None, scores, [by_feature, by_adjacency])
         return scores, by_feature, by_adjacency
 
@@ -211,7 +216,7 @@ def usable(potential: Tensor, values: Tensor) -> bool:
 
 
 def _slots(wiring: Wiring) -> tuple[list[int], list[int], list[int]]:
-    """The active features of every node: each is a column, moved by the category of a group unless -1."""
+    """The active features of every node: a column, moved by the category of a group (-1: by none)."""
     slots: list[list[tuple[int, int]]] = [
         [(-1, column) for column in row.nonzero().flatten().tolist()] for row in wiring.template
     ]
@@ -232,7 +237,7 @@ _kept = local()
 
 
 def _borrowed(size: int) -> Tensor:
-    """Memory for one call, kept for the next of this thread: new memory costs as much as a small call."""
+    """Memory for a call, kept for the next of this thread: new memory costs as much as a small call."""
     room = getattr(_kept, "room", None)
     if room is None or len(room) < size:
         room = _kept.room = torch.empty(size, dtype=torch.uint8)
