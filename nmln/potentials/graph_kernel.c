@@ -153,17 +153,17 @@ static int64_t wire(const Network *n, const Work *w, const int32_t *values, int6
                 w->feature[features++] = n->slot_column[slot] + (group < 0 ? 0 : values[group]);
             }
             for (int64_t cell = n->cell_start[node]; cell < n->cell_start[node + 1]; cell++) {
+                /* Without a branch, which could not be predicted: an empty cell is overwritten. */
                 int code = w->code[n->cell_group[cell]];
-                if (!code) continue;
                 int64_t heard = n->cell_heard[cell];
-                int32_t key = ((int32_t)(heard & 0x7fffffff) + code - 1) * rows + row;
-                w->key_count[key]++;
-                w->edge_key[edges] = key;
-                w->edge_from[edges++] = world * n->nodes + (heard >> 32);
+                w->edge_key[edges] = ((int32_t)(heard & 0x7fffffff) + code - 1) * rows + row;
+                w->edge_from[edges] = world * n->nodes + (heard >> 32);
+                edges += code != 0;
             }
         }
     }
     w->feature_start[rows] = features;
+    for (int64_t i = 0; i < edges; i++) w->key_count[w->edge_key[i]]++;
     for (int64_t relation = 0; relation < n->kinds; relation++) {
         w->list_start[relation] = entries;
         for (int64_t row = 0; row < rows; row++) {
