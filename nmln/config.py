@@ -20,7 +20,6 @@ from nmln.ranges import check_ranges
 SEEDS = ("data.split_seed", "model.seed", "training.seed")
 _DEEP_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){100}")
 _WHOLE = 2**63  # whole numbers must be smaller than this in size
-RATES = (0.08, 0.045, 0.02, 0.006, 0.001)  # even swap probabilities on molecules of 10 atoms
 
 # The comment above a setting is its meaning in docs/reference/settings.md.
 
@@ -76,14 +75,15 @@ class LadderConfig:
     # several temperatures; `single`: one potential at one level. The last two are for comparison,
     # and learn from data corrupted at the last rate
     method: Literal["noising", "tempering", "single"] = "noising"
-    # probability that a group is corrupted, per level, noisiest first, the target last. Add a rate
-    # between two levels that seldom swap, or take `auto`: as many levels as the number of groups of the
-    # largest world needs for `swap`, from 0.08 to 0.001; the rates are recorded
-    rates: tuple[float, ...] | Literal["auto"] = RATES
+    # probability that a group is corrupted, per level, noisiest first, the target last. `auto`: as many
+    # levels as the number of groups of the largest world needs for `swap`, from 0.08 to 0.001; the rates
+    # are chosen when a run starts, and recorded. A list of numbers is taken as it is
+    rates: tuple[float, ...] | Literal["auto"] = "auto"
     # temperatures for `tempering`, hottest first, the last one 1; not used by the other methods
     temperatures: tuple[float, ...] = (1.360489, 1.259712, 1.1664, 1.08, 1.0)
-    # swap probability of neighbouring levels that `rates` = `auto` aims at, predicted for exactly noised
-    # levels; trained ones swap less
+    # swap probability of neighbouring levels that `rates` = `auto` aims at, above 0 and below 1,
+    # predicted for exactly noised levels; trained ones swap less. Raise it where pairs seldom swap; a
+    # step takes time in proportion to the levels
     swap: float = 0.4
 
     def to_dict(self) -> dict[str, Any]:
@@ -138,8 +138,8 @@ class ModelConfig:
 class ChainConfig:
     """The persistent chains of the negative phase."""
 
-    # how the chains move at each level: `balanced`, `metropolis`, `gibbs`, `metropolised`,
-    # `systematic`, `blocked`, `gradients`, `langevin` or `path`
+    # how the chains move at each level: `balanced`, `structural`, `metropolis`, `gibbs`,
+    # `metropolised`, `systematic`, `blocked`, `gradients`, `langevin` or `path`
     kernel: str = "balanced"
     # chains per level; more make the gradient less noisy, and a step takes time in proportion
     replicas: int = 100
@@ -239,6 +239,13 @@ class TrainingConfig:
     # blocks of replicas, each with its own random streams; the same number gives the same run on
     # any number of processes up to it; 0: one per process at the start
     blocks: int = 0
+    # where tensors live: `cpu`, `cuda`, `mps`, or `auto`: a CUDA device if there is one, else the CPU. A
+    # run records a device other than the CPU, and continues on it
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON values; the device only if it is named."""
+        return _in_json(self, ("device",))
 
 
 @dataclass(frozen=True)
@@ -259,7 +266,9 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values: tuples become lists."""
         found = json.loads(json.dumps(asdict(self)))
-        later = {name: getattr(self, name).to_dict() for name in ("data", "ladder", "model")}
+        later = {
+            name: getattr(self, name).to_dict() for name in ("data", "ladder", "model", "training")
+        }
         return {**found, **later}
 
 

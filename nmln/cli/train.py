@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nmln.cli import ladder
 from nmln.cli.common import (
     From,
     MaxSize,
@@ -118,6 +119,14 @@ def train(
             help="New location of the run's data, if the file has moved (only with --resume)."
         ),
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Where to compute: cpu, cuda, mps, or auto: a CUDA device if there is one, else the "
+            "CPU. With --resume by default where the run was.",
+            show_default="auto",
+        ),
+    ] = None,
 ) -> None:
     """Train a model: one network per corruption level, by maximum likelihood with persistent chains.
 
@@ -135,11 +144,14 @@ def train(
         if any(one is not None and one != [] for one in given):
             raise InputError(
                 "--resume continues a run with its recorded settings. The only other options allowed "
-                "are --processes, --tensorboard, and --data or --language if the data have moved.",
+                "are --processes, --device, --tensorboard, and --data or --language if the data have "
+                "moved.",
                 kind="conflict",
             )
         named = None if language is None else str(language)
-        settings = {"data": data, "language": named, "tensorboard": tensorboard}
+        settings = {
+            "data": data, "language": named, "tensorboard": tensorboard, "device": device,
+        }  # fmt: skip
         _resume(resume, processes, settings)
         return
     if data is not None:
@@ -159,6 +171,7 @@ def train(
         "training.seed": seed,
         "model.seed": seed,
         "training.processes": processes,
+        "training.device": device,
     }
     flags = {name: value for name, value in flags.items() if value is not None}
     chosen = _settings(config, preset, {**flags, **settings_in(change or [])}, start)
@@ -229,14 +242,20 @@ def begin_training(
         leave()
 
 
-def resume_training(folder: str, data: str | None, language: str | None, tensorboard: bool) -> None:
+def resume_training(
+    folder: str,
+    data: str | None,
+    language: str | None,
+    tensorboard: bool,
+    device: str | None = None,
+) -> None:
     """The stage that continues a run, in the only process or in one of several."""
     from nmln.distributed import join, leave
     from nmln.runs import train as training
 
     ranks = join()
     try:
-        _train(training.resume(Path(folder), ranks, data, language), tensorboard)
+        _train(training.resume(Path(folder), ranks, data, language, device), tensorboard)
     finally:
         leave()
 
@@ -279,8 +298,11 @@ def _settings(
 
 
 def _processes(config: "Config") -> int:
-    """The number of processes of a run: as set, or one per core; at most one per block."""
-    wanted = config.training.processes or cores()
+    """The number of processes of a run: as set, or one per GPU or core; at most one per block."""
+    from nmln.devices import processes_of
+
+    there = processes_of(config.training.device)
+    wanted = config.training.processes or there or cores()
     wanted = min(wanted, config.training.blocks or wanted)
     return min(wanted, config.chains.replicas, config.training.batch)
 
@@ -291,11 +313,14 @@ def _most_processes(config: "Config", sizes: int) -> int:
 
 
 def _resume(folder: Path, processes: int | None, settings: dict[str, Any]) -> None:
+    from nmln.devices import processes_of
     from nmln.runs.folder import RunFolder
+    from nmln.runs.train import recorded_device
 
     head = RunFolder(folder).read_head()
     count = head.config.training.processes if processes is None else processes
-    count = min(count or cores(), _most_processes(head.config, len(head.shares)))
+    there = processes_of(settings["device"] or recorded_device(head.config))
+    count = min(count or there or cores(), _most_processes(head.config, len(head.shares)))
     perform("resume", count if alone() else 1, folder, {"folder": str(folder), **settings})
 
 
@@ -311,6 +336,7 @@ def _train(job: "TrainingJob", tensorboard: bool) -> None:
     with display:
         training.run(job, Several(tuple(watchers)))
     if first:
+        display.on_end()
         typer.echo(f"Written: {job.folder}/model, metrics.jsonl, checkpoints, config.json")
 
 
@@ -350,11 +376,22 @@ class TrainingDisplay:
             f"process{'es' if job.trainer.ranks.count > 1 else ''}, kept in {job.folder}",
             markup=False,
         )
+        text, notes = ladder.before(job)
+        self._show([text], notes)
         self._show_cost(job)
         if job.start is not None:
             self.console.print(job.start.described_on(source.space), markup=False)
         if source.dropped:
             self.on_note(dropped_lines(source.dropped))
+
+    def on_end(self) -> None:
+        self._show(*ladder.after(self.job))
+
+    def _show(self, texts: list[str], notes: list[str]) -> None:
+        for text in texts:
+            self.console.print(text, markup=False)
+        for note in notes:
+            self.on_note(note)
 
     def _show_cost(self, job: "TrainingJob") -> None:
         """The memory and the worlds of a step; of several sizes also the part of each."""
@@ -413,9 +450,9 @@ class TrainingDisplay:
         table = Table(title=self._left(metrics) + self._quality(), title_justify="left")
         for name in ("level", "rate", "gap", "gradient", "acceptance", "moved", "swaps"):
             table.add_column(name, justify="right")
-        ladder = self.job.trainer.method.ladder
-        extra = len(ladder.rates) - len(metrics.gap)
-        for level, rate in enumerate(ladder.rates):
+        rates = self.job.trainer.method.ladder.rates
+        extra = len(rates) - len(metrics.gap)
+        for level, rate in enumerate(rates):
             own = level - extra
             swap = f"{metrics.swaps[level]:.0%}" if level < len(metrics.swaps) else ""
             table.add_row(

@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Integer
 from torch import Generator, Tensor
 
 from nmln.buckets import Bucket, in_buckets, names_of
 from nmln.checkpoint import MODEL, load_model, save_model
 from nmln.config import Config, override
+from nmln.devices import device_of, generator, move
 from nmln.errors import InputError
 from nmln.evidence import Evidence, VirtualEvidence
 from nmln.inference import Conditional
@@ -29,8 +31,9 @@ from nmln.potentials.scaled import ScaledPotential
 from nmln.sampler import Observer
 from nmln.space import Space
 from nmln.training import Trainer, train
-from nmln.training.method import Method, with_rates
+from nmln.training.method import Method
 from nmln.training.pilot import steps_in
+from nmln.training.rates import with_rates
 from nmln.types import Sweep
 
 
@@ -69,7 +72,7 @@ class Model:
         buckets = in_buckets(space, worlds)
         domains = domains_of(buckets)
         config = config or (Config() if start is None else started_settings(start))
-        config = with_rates(config, [bucket.space for bucket in buckets])
+        config = with_rates(config, buckets)
         potential = new_potential(buckets, config, formulas)
         if start is not None:
             start_from(start, potential, config, formulas)
@@ -114,6 +117,14 @@ class Model:
         """This model with the parameters that sampling uses: their moving average, if there is one."""
         return replace(self, potential=trainer.average or trainer.potential)
 
+    def to(self, device: str | torch.device) -> "Model":
+        """This model on a device, as `--device` names it: its parameters are moved, not copied.
+
+        Chains, queries and training of the result run there.
+        """
+        found = device if isinstance(device, torch.device) else device_of(device)
+        return replace(self, potential=move(self.potential, found))
+
     def on(self, space: Space, *, warn: bool = True) -> "Model":
         """The model of one domain, which may be another one than those of the data.
 
@@ -153,6 +164,7 @@ class Model:
         evidence: Evidence | None = None,
         recorder: Observer | None = None,
         added: BasePotential | None = None,
+        sharpen: float = 1.0,
     ) -> Iterator[Sweep]:
         """Chains at all levels from pure noise; the worlds of the target are `sweep.state.values[-1]`.
 
@@ -171,8 +183,12 @@ class Model:
             recorder: sees every sweep after the burn-in.
             added: one more potential with as many levels as the chains have, for example
                 `constraint(space, formulas, levels)`.
+            sharpen: B multiplies the model's scores at the target, whose worlds then have the
+                distribution exp(B * score) / Z; `added` is not multiplied.
         """
-        running = self.chains(moves=moves, kernel=kernel, evidence=evidence, added=added)
+        running = self.chains(
+            moves=moves, kernel=kernel, evidence=evidence, added=added, sharpen=sharpen
+        )
         start = running.noise(self.config.chains.replicas if chains is None else chains, rng)
         return running.run(start, sweeps, rng, burn_in=burn_in, thin=thin, recorder=recorder)
 
@@ -183,6 +199,7 @@ class Model:
         kernel: str = "",
         evidence: Evidence | None = None,
         added: BasePotential | None = None,
+        sharpen: float = 1.0,
     ) -> ModelChains:
         """What runs the chains of this model, for more control than `sample` gives.
 
@@ -191,6 +208,7 @@ class Model:
             kernel: the name of a kernel; empty for `config.sampling.kernel`.
             evidence: what every world agrees with.
             added: one more potential with as many levels as the chains have.
+            sharpen: a number that the model's scores at the target are multiplied by.
         """
         refuse_several(self.domains, "sampling chains")
         return ModelChains.of(
@@ -201,6 +219,7 @@ class Model:
             kernel=kernel,
             evidence=evidence,
             added=added,
+            sharpen=sharpen,
         )
 
     def generate(
@@ -220,6 +239,7 @@ class Model:
         attempts: int | None = None,
         size: int | None = None,
         sizes: Sequence[int] | None = None,
+        sharpen: float = 1.0,
     ) -> list[Any]:
         """n results, decoded by what the language is about; the same seed gives the same results.
 
@@ -251,13 +271,15 @@ class Model:
                 the data is allowed, with a warning that it is an extrapolation.
             sizes: several sizes, by their shares among each other in the data; evenly, if one was not in
                 the data.
+            sharpen: a number that the model's scores at the target are multiplied by, given the size:
+                above 1, results are more often valid and less varied.
         """
         domains = asked_for(self.domains, self.space, size, sizes)
         if domains:
             options: dict[str, Any] = {
                 "chains": chains, "burn_in": burn_in, "thin": thin, "moves": moves, "kernel": kernel,
                 "evidence": evidence, "added": added, "kind": kind, "valid_only": valid_only,
-                "attempts": attempts,
+                "attempts": attempts, "sharpen": sharpen,
             }  # fmt: skip
             return self._generate_of(domains, n, seed, options)
         for name, number in (("n", n), ("chains", chains), ("attempts", attempts or 1)):
@@ -267,7 +289,7 @@ class Model:
         most = n if not valid_only else MOST_TRIES * n if attempts is None else attempts
         sweeps = self.sample(
             burn_in + thin * -(-most // chains),
-            Generator().manual_seed(seed),
+            generator(self.potential.device, seed),
             chains=chains,
             burn_in=burn_in,
             thin=thin,
@@ -275,6 +297,7 @@ class Model:
             kernel=kernel,
             evidence=evidence,
             added=added,
+            sharpen=sharpen,
         )
         return collect((sweep.state.values[-1] for sweep in sweeps), decode, n, valid_only)
 

@@ -12,8 +12,7 @@ from nmln.cli import main as command
 from nmln.errors import InputError
 from nmln.model import load_run, pretrained
 from nmln.molecules import datasets
-from nmln.runs import evaluate as evaluation
-from nmln.runs import stream
+from nmln.runs import references, stream
 from tests.runs.sampling_runs import make_run
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -68,7 +67,7 @@ def test_the_command_samples_at_once_and_again(shipped: Path) -> None:
 
 def test_what_was_unpacked_is_a_run_like_any_other(shipped: Path) -> None:
     folder = pretrained.unpack("tiny")
-    found = evaluation.of_run(folder)
+    found = references.of_run(folder)
     assert (len(found["train"].smiles), len(found["test"].smiles)) == (3516, 2)
     own, other = load_run(folder), nmln.Model.pretrained("tiny")
     for name, tensor in own.potential.state_dict().items():
