@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Integer
 from torch import Generator, Tensor
 
 from nmln.buckets import Bucket, in_buckets, names_of
 from nmln.checkpoint import MODEL, load_model, save_model
 from nmln.config import Config, override
+from nmln.devices import device_of, generator, move
 from nmln.errors import InputError
 from nmln.evidence import Evidence, VirtualEvidence
 from nmln.inference import Conditional
@@ -114,6 +116,14 @@ class Model:
     def averaged(self, trainer: Trainer) -> "Model":
         """This model with the parameters that sampling uses: their moving average, if there is one."""
         return replace(self, potential=trainer.average or trainer.potential)
+
+    def to(self, device: str | torch.device) -> "Model":
+        """This model on a device, as `--device` names it: its parameters are moved, not copied.
+
+        Chains, queries and training of the result run there.
+        """
+        found = device if isinstance(device, torch.device) else device_of(device)
+        return replace(self, potential=move(self.potential, found))
 
     def on(self, space: Space, *, warn: bool = True) -> "Model":
         """The model of one domain, which may be another one than those of the data.
@@ -279,7 +289,7 @@ class Model:
         most = n if not valid_only else MOST_TRIES * n if attempts is None else attempts
         sweeps = self.sample(
             burn_in + thin * -(-most // chains),
-            Generator().manual_seed(seed),
+            generator(self.potential.device, seed),
             chains=chains,
             burn_in=burn_in,
             thin=thin,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nmln import devices
 from nmln.errors import InputError
 from nmln.extras import MissingExtraError
 from nmln.kernels.registry import kernel_named
@@ -108,7 +109,7 @@ def run(
         overwrite: whether older samples may be replaced, once the new ones are complete.
         progress: called with the number of sweeps done and their total.
         settings: other fields of `SamplingSettings`: chains, burn_in, thin, moves, kernel, seed,
-            all_levels, block, sharpen.
+            all_levels, block, device, sharpen.
     """
     opened = open_run(folder)
     with stream.only_sampler(place_of(opened, output)):
@@ -162,6 +163,7 @@ def begin(
         raise InputError(f"the number of samples must be at least 1, got {count}.", kind="empty")
     if kernel := settings.get("kernel"):
         kernel_named(kernel, opened.model.space)  # a wrong name is refused before anything starts
+    settings["device"] = devices.chosen(settings.get("device", "auto"))
     asked = stream.SamplingSettings.of(
         opened.model, conditions, count, kind=opened.kind, **settings
     )

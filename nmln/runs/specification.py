@@ -104,6 +104,7 @@ class SamplingSettings:
     formulas: tuple[str, ...] = ()
     model: str = ""  # a hash of its parameters
     domains: tuple[DomainSettings, ...] = ()  # empty: that of the model
+    device: str = "cpu"
     sharpen: float = 1.0  # multiplies the model's scores at the target
 
     def __post_init__(self) -> None:
@@ -195,8 +196,10 @@ class SamplingSettings:
         return max(one.draws for one in self.sections)
 
     def described(self) -> dict[str, Any]:
-        """All settings for JSON; domains and sharpening only if there are some."""
+        """All settings for JSON; domains, device and sharpening only where they are not the defaults."""
         found = asdict(self)
+        if self.device == "cpu":
+            del found["device"]
         if not self.domains:
             del found["domains"]
         if self.sharpen == 1:
@@ -262,7 +265,7 @@ class SamplingSettings:
         if not isinstance(content, Mapping):
             raise ValueError("there are no settings")
         for name in (*known, *content):
-            if name not in content and name not in ("domains", "sharpen"):
+            if name not in content and name not in ("domains", "device", "sharpen"):
                 raise ValueError(f"{name} is missing")
             if name not in known:
                 raise ValueError(f"{name} is not a setting")
@@ -280,6 +283,8 @@ class SamplingSettings:
         settings = SamplingSettings(
             **{**content, "formulas": tuple(content["formulas"]), "domains": domains}
         )
+        if settings.device not in ("cpu", "cuda", "mps"):
+            raise ValueError("its device is unknown")
         if settings.chains > settings.samples or settings.seed >= 2**63:
             raise ValueError("its numbers do not fit together")
         parts = settings.chains if by_processes else -(-settings.chains // max(1, settings.block))
