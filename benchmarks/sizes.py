@@ -71,9 +71,9 @@ class Sizes(Cell):
                 chosen = ["--size", size] if len(self.sizes) > 1 else []
                 count = ["--num-samples", self.samples, "--processes", 1, "--output", output]
                 self.nmln(f"sampling-{size}", "sample", self.folder, *chosen, *count)
-            known = (
-                (train[size], test[size]) if size in self.sizes else ([], train[size] + test[size])
-            )
+            known = train[size], test[size]
+            if size not in self.sizes:  # all molecules of this size were held out
+                known = [one for own in self.sizes for one in train[own]], train[size] + test[size]
             found[str(size)] = evaluate(drawn(output), *known, MARKS).describe()
         return {"name": self.name, "sizes": self.sizes, "steps": self.known(), "by_size": found}
 
@@ -147,8 +147,9 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="write the table")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    given.runs.mkdir(parents=True, exist_ok=True)
-    mix(given.runs / "mixed.smi")
+    if given.names:
+        given.runs.mkdir(parents=True, exist_ok=True)
+        mix(given.runs / "mixed.smi")
     for name in given.names:
         row = Sizes(name, given.runs, given.minutes, given.samples).row()
         RESULTS.mkdir(parents=True, exist_ok=True)

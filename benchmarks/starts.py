@@ -105,9 +105,10 @@ def main() -> None:
     parser.add_argument("--sizes", type=Path, default=Path("runs/sizes"))
     given = parser.parse_args()
     torch.set_num_threads(1)
-    for folder in (given.runs, given.sizes):
-        folder.mkdir(parents=True, exist_ok=True)
-    mix(given.sizes / "mixed.smi")
+    if given.names:
+        for folder in (given.runs, given.sizes):
+            folder.mkdir(parents=True, exist_ok=True)
+        mix(given.sizes / "mixed.smi")
     for name in given.names:
         first = "only-15" if name == "15-new" else NAMES[name]
         cell: Cell | None = None

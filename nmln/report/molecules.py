@@ -356,13 +356,14 @@ def _by_probability(found: Evaluation, probable: Ranking) -> Html:
             ("by probability, training molecules not ranked", probable.new),
         )
     ]
-    return page.joined(
-        page.paragraph(
-            f"By probability, the same molecules of the target are ranked by the model's own "
-            f"log-probability{exact} instead: as they would be by the counts of infinitely many samples."
-        ),
-        page.table(["test molecules among the first", *(f"{mark:,}" for mark in marks)], rows),
+    said = page.paragraph(
+        "By probability, the same molecules of the target are ranked by the model's own "
+        f"log-probability{exact} instead: as they would be by the counts of infinitely many samples."
     )
+    if not marks:  # fewer molecules than the least rank
+        return said
+    head = ["test molecules among the first", *(f"{mark:,}" for mark in marks)]
+    return page.joined(said, page.table(head, rows))
 
 
 def _legend(entries: Sequence[tuple[str, str, str]]) -> Html:

@@ -97,7 +97,7 @@ def run(
         settings, source = read(folder, settings, held, by)
         train(folder, settings, source, count, by)
         sample(folder, settings, count, by)
-        by.on_stage(4, "Evaluating every level and writing the report: about a minute.")
+        by.on_stage(4, "Evaluating every level and writing the report: one or two minutes.")
         with by.showing() as say:
             return conclude(folder, say)
 
