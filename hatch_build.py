@@ -32,7 +32,8 @@ class KernelHook(BuildHookInterface):
 def _load(path: Path) -> Any:
     """A module of the package, which cannot be imported as such: torch is not there yet."""
     found = importlib.util.spec_from_file_location(path.stem, path)
-    assert found is not None and found.loader is not None
+    assert found is not None
+    assert found.loader is not None
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     return module

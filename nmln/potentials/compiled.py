@@ -13,14 +13,15 @@ from pathlib import Path
 from threading import local
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from nmln.potentials.compile_kernel import FOLDER, LIBRARY, fingerprint
 from nmln.potentials.wiring import Wiring
-from nmln.types import Scores, Values
+from nmln.types import Scores, Slopes, Values
 
 _SCORES, _GRADIENTS, _SLOPES = range(3)
+_PLACES = 2**21  # entries of the adjacency that slopes are computed for together
 _SETS = ("the basic instruction set", "AVX2", "AVX-512")
 
 
@@ -165,19 +166,25 @@ class Kernel:
         return found
 
     def slopes(
-        self, library: Library, weights: Sequence[Tensor], values: Values
-    ) -> tuple[
-        Scores,
-        Float[Tensor, "worlds nodes features"],
-        Float[Tensor, "worlds places"],
-    ]:
-        """Scores and their gradients by node features and adjacency, as `Wiring` spreads them."""
-        nodes, kinds = self.wiring.nodes, self.wiring.relations - 1
-        scores, worlds = torch.empty(values.shape[:2]), len(values) * values.shape[1]
-        by_feature = torch.empty(worlds, nodes, self.wiring.features)
-        by_adjacency = torch.empty(worlds, nodes * kinds * nodes)
-        self._run(library, _SLOPES, weights, values, None, scores, [by_feature, by_adjacency])
-        return scores, by_feature, by_adjacency
+        self, library: Library, weights: Sequence[Tensor], values: Values, slopes: Slopes
+    ) -> Scores:
+        """Scores, and their slopes in the place given; so many worlds at a time that memory is flat."""
+        wiring, kinds = self.wiring, self.wiring.relations - 1
+        scores = torch.empty(values.shape[:2])
+        places = wiring.nodes * kinds * wiring.nodes
+        size = max(1, _PLACES // max(1, places * len(values)))
+        for first in range(0, values.shape[1], size):
+            some = slice(first, first + size)
+            part = values[:, some]
+            found, worlds = torch.empty(part.shape[:2]), len(part) * part.shape[1]
+            by_feature = torch.empty(worlds, wiring.nodes, wiring.features)
+            by_adjacency = torch.empty(worlds, places)
+            self._run(library, _SLOPES, weights, part, None, found, [by_feature, by_adjacency])
+            flat = slopes.new_zeros(worlds, slopes.shape[2])
+            wiring.spread_features(flat, by_feature)
+            wiring.spread_adjacency(flat, by_adjacency)
+            scores[:, some], slopes[:, some] = found, flat.view_as(slopes[:, some])
+        return scores
 
     def _run(
         self,

@@ -304,11 +304,7 @@ class GraphPotential(BasePotential):
         slopes = torch.zeros(*shape, self.space.entries, dtype=self.dtype, device=device)
         if found := self._compiled(values):
             kernel, library = found
-            scores, by_feature, by_adjacency = kernel.slopes(library, self._tensors(), values)
-            flat = slopes.flatten(0, 1)
-            self.wiring.spread_features(flat, by_feature)
-            self.wiring.spread_adjacency(flat, by_adjacency)
-            return scores, slopes
+            return kernel.slopes(library, self._tensors(), values, slopes), slopes
         size, weights = self._batch_size(values), self._all_weights()
         if self.mean_messages:
             for level, some in self._batches(values):

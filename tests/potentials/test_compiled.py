@@ -40,7 +40,11 @@ CASES = {
     "residual": (MOLECULES, {"node": 7}, {"residual": True, "pool_scale": 0.3, "layers": 3}),
     "none is a relation": (MOLECULES, {"node": 5}, {"include_null": True, "hidden": 40}),
     "two sorts": (SORTS, {"person": 4, "city": 3}, {"hidden": 24}),
-    "two sorts, residual": (SORTS, {"person": 3, "city": 2}, {"residual": True, "include_null": True}),
+    "two sorts, residual": (
+        SORTS,
+        {"person": 3, "city": 2},
+        {"residual": True, "include_null": True},
+    ),
     "no binary attribute": (FLAT, {"node": 4}, {"hidden": 16}),
     "no constants": (Language(predicate("rains")), {}, {"hidden": 8}),
     "more nodes than a block": (MOLECULES, {"node": 170}, {"hidden": 16, "layers": 2}),
@@ -109,7 +113,9 @@ def test_scores_slopes_and_gradients_are_those_of_double_precision(
 
 
 @pytest.mark.parametrize("case", ["molecules", "a narrow network", "two sorts"])
-def test_a_world_has_the_same_score_in_any_batch(case: str, library: compiled.Library) -> None:
+def test_a_world_has_the_same_score_in_any_batch(
+    case: str, library: compiled.Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     potential, values = build(case, 61)
     scores, slopes = potential.score_and_slopes(values)
     order = torch.randperm(61, generator=Generator().manual_seed(3))
@@ -118,6 +124,8 @@ def test_a_world_has_the_same_score_in_any_batch(case: str, library: compiled.Li
         assert torch.equal(found[0], scores[:, some])
         assert torch.equal(found[1], slopes[:, some])
         assert torch.equal(potential.score(values[:, some]), scores[:, some])
+    monkeypatch.setattr(compiled, "_PLACES", 7 * potential.wiring.nodes**2)
+    assert torch.equal(potential.score_and_slopes(values)[1], slopes)
     chosen = potential.at_levels([1, 2])
     assert torch.equal(chosen.score(values[1:]), scores[1:])
 
@@ -126,7 +134,9 @@ def test_training_repeats_bit_for_bit(library: compiled.Library) -> None:
     potential, values = build("molecules", 50)
 
     def gradients() -> list[Tensor]:
-        return list(torch.autograd.grad(potential.score(values).sum(), list(potential.parameters())))
+        return list(
+            torch.autograd.grad(potential.score(values).sum(), list(potential.parameters()))
+        )
 
     for one, other in zip(gradients(), gradients(), strict=True):
         assert torch.equal(one, other)
