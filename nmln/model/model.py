@@ -15,6 +15,7 @@ from nmln.errors import InputError
 from nmln.evidence import Evidence, VirtualEvidence
 from nmln.inference import Conditional
 from nmln.logic import WeightedFormula
+from nmln.model import replicas as stored
 from nmln.model.assembly import describe, from_description, new_potential, take
 from nmln.model.chains import ModelChains
 from nmln.model.combination import Report, fit_betas, mean_potential
@@ -29,9 +30,6 @@ from nmln.model.domains import (
 )
 from nmln.model.generation import MOST_TRIES, collect, decoder_for
 from nmln.model.pretrained import folder_of
-from nmln.model.replicas import (
-    BURN_IN, Decision, Replicas, Start, decide, first_worlds, mixed_from_noise, parameters_in,
-)  # fmt: skip
 from nmln.model.start import start_from, started_settings
 from nmln.potentials.base import BasePotential
 from nmln.potentials.independent import MARGINALS
@@ -57,7 +55,7 @@ class Model:
     config: Config
     formulas: tuple[WeightedFormula, ...] = ()
     domains: tuple[Domain, ...] = ()
-    replicas: Replicas | None = None  # that chains may start from
+    replicas: stored.Replicas | None = None  # that chains may start from
 
     @staticmethod
     def build(
@@ -120,7 +118,7 @@ class Model:
             if report is not None:
                 report(metrics)
         model = model.averaged(trainer)
-        return replace(model, replicas=Replicas.mixed(trainer))
+        return replace(model, replicas=stored.Replicas.mixed(trainer))
 
     def averaged(self, trainer: Trainer) -> "Model":
         """This model with the parameters that sampling uses: their average, if there is one."""
@@ -168,7 +166,7 @@ class Model:
         evidence: Evidence | None = None,
         recorder: Observer | None = None,
         added: BasePotential | None = None,
-        start: Start = "auto",
+        start: stored.Start = "auto",
     ) -> Iterator[Sweep]:
         """Chains at all levels; the worlds of the target are `sweep.state.values[-1]`.
 
@@ -196,16 +194,18 @@ class Model:
         count = self.config.chains.replicas if chains is None else chains
         changed = evidence is not None or added is not None
         told = self._beginning(start, burn_in, moves, changed, 100)
-        first = first_worlds(running, self.replicas if told.from_replicas else None, count, rng)
+        first = stored.first_worlds(
+            running, self.replicas if told.from_replicas else None, count, rng
+        )
         return running.run(first, sweeps, rng, burn_in=told.burn_in, thin=thin, recorder=recorder)
 
     def _beginning(
-        self, start: Start, burn_in: int | None, moves: int, changed: bool, noise: int = BURN_IN
-    ) -> Decision:
+        self, start: stored.Start, burn_in: int | None, moves: int, changed: bool, noise: int
+    ) -> stored.Decision:
         """Where chains start; `changed`: their target is another one than that of the model."""
         condition = "evidence or a potential is added" if changed else None
         pace = moves / self.config.sampling.moves if moves else 1.0
-        return decide(start, burn_in, [self.replicas], condition, pace, noise)
+        return stored.decide(start, burn_in, [self.replicas], condition, pace, noise)
 
     def chains(
         self,
@@ -251,7 +251,7 @@ class Model:
         attempts: int | None = None,
         size: int | None = None,
         sizes: Sequence[int] | None = None,
-        start: Start = "auto",
+        start: stored.Start = "auto",
     ) -> list[Any]:
         """n results, decoded by what the language is about; the same seed gives the same results.
 
@@ -306,7 +306,7 @@ class Model:
                 raise InputError(f"{name} must be at least 1, got {number}.")
         decode, chains = decoder_for(self.space, kind), min(n, chains)
         most = n if not valid_only else MOST_TRIES * n if attempts is None else attempts
-        told = self._beginning(start, burn_in, moves, changed)
+        told = self._beginning(start, burn_in, moves, changed, stored.BURN_IN)
         sweeps = self.sample(
             told.burn_in + thin * -(-most // chains),
             Generator().manual_seed(seed),
@@ -376,9 +376,9 @@ class Model:
         """A model that `save` wrote; nothing in its files is executed. `nmln.load` takes runs too."""
         tensors, content = load_model(Path(path))
         model = Model.described(content, str(path))
-        model.take(parameters_in(tensors), str(path))
+        model.take(stored.parameters_in(tensors), str(path))
         spaces, levels = model._known, model.method.chain_levels
-        found = Replicas.read(tensors, content.get("replicas"), spaces, levels, str(path))
+        found = stored.Replicas.read(tensors, content.get("replicas"), spaces, levels, str(path))
         return replace(model, replicas=found)
 
     @staticmethod
@@ -418,7 +418,7 @@ class Model:
     def mixed(
         self,
         chains: int = 200,
-        burn_in: int = BURN_IN,
+        burn_in: int = stored.BURN_IN,
         *,
         times: int = 1,
         every: int = 100,
@@ -427,13 +427,12 @@ class Model:
     ) -> "Model":
         """This model with replicas to start from, made by chains that burn in from noise.
 
-        A trained model has those of its training; this is for models of earlier versions. The chains of
-        every domain are kept `times` times, `every` sweeps apart.
+        Training gives a model its own. The chains are kept `times` times, `every` sweeps apart.
         """
         plan = (chains, burn_in, times, every, seed, report)
         runs = [self.on(space, warn=False).chains() for space in self._known]
-        kept = [mixed_from_noise(running, *plan) for running in runs]
-        return replace(self, replicas=Replicas.of_domains(kept, burn_in))
+        kept = [stored.mixed_from_noise(running, *plan) for running in runs]
+        return replace(self, replicas=stored.Replicas.of_domains(kept, burn_in))
 
     def take(self, tensors: Mapping[str, Tensor], source: str) -> None:
         """Take over saved parameters; refuses those of another model, and names `source`."""

@@ -20,7 +20,6 @@ from nmln.runs.specification import start_of
 from nmln.runs.workspace import Part, SamplePlace
 from nmln.runs.world_files import check_kind
 
-
 CHAINS = 100
 """Chains of a sampling, unless another number is asked for or has to be smaller."""
 

@@ -286,8 +286,8 @@ def _mixed(job: TrainingJob, watcher: Watcher, interrupted: Callable[[], bool]) 
         watcher.on_note(
             "no chains are kept in the model: a score is not a number"
             if found is None
-            else f"{found.count:,} chains are kept in the model, after {sweeps} sweeps in {seconds:.0f} s: "
-            "nmln sample starts from them"
+            else f"after {sweeps} sweeps in {seconds:.0f} s, {found.count:,} chains are kept in the "
+            "model: nmln sample starts from them"
         )
     return found
 
