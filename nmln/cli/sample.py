@@ -80,7 +80,7 @@ def sample(
         typer.Option(
             min=1,
             help="Number of independent chains.",
-            show_default="100, or one for ten samples if they start from the model's",
+            show_default="100; for fewer than 1,000 samples from chains of the model one for ten",
         ),
     ] = None,
     start: Annotated[
@@ -98,7 +98,14 @@ def sample(
             show_default="300 from noise, fewer from chains of the model",
         ),
     ] = None,
-    thin: Annotated[int, typer.Option(min=1, help="Keep one sample every THIN sweeps.")] = 4,
+    thin: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Keep one sample every THIN sweeps.",
+            show_default="4; for fewer than 1,000 samples from chains of the model 2",
+        ),
+    ] = None,
     moves: Annotated[
         int,
         typer.Option(

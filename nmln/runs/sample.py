@@ -16,15 +16,16 @@ from nmln.runs import stream
 from nmln.runs.conditions import Conditions, read_conditions
 from nmln.runs.folder import RunFolder
 from nmln.runs.parts import check_part
-from nmln.runs.specification import start_of
+from nmln.runs.specification import THIN, start_of
 from nmln.runs.workspace import Part, SamplePlace
 from nmln.runs.world_files import check_kind
 
 CHAINS = 100
 """Chains of a sampling, unless another number is asked for or has to be smaller."""
 
-LEAST_CHAINS, DRAWS = 10, 10
-"""Few samples from replicas: so many per chain, and so many chains at least."""
+QUICK, DRAWS, LEAST_CHAINS, QUICK_THIN = 1000, 10, 10, 2
+"""Fewer samples from replicas are a quick look: so many per chain, so many chains at least, and thinned
+less."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,7 @@ def begin(
     start: Start = "auto",
     burn_in: int | None = None,
     chains: int | None = None,
+    thin: int | None = None,
     **settings: Any,
 ) -> stream.SamplingJob:
     """Start a sampling, or continue the same one; `stream.work` and `finish` perform it.
@@ -169,7 +171,9 @@ def begin(
         about: entries for the summary, such as the command.
         start: where the chains start: `noise`, the replicas of the `model`, or `auto`, see `decide`.
         burn_in: sweeps before the first sample; by default as many as the start needs.
-        chains: the number of chains; by default 100, or fewer for few samples from replicas.
+        chains: the number of chains; by default 100, or fewer for a quick look.
+        thin: sweeps from one sample to the next; by default 4, or 2 for a quick look, which is fewer
+            than 1,000 samples from replicas.
         settings: other fields of `SamplingSettings`.
     """
     if count < 1:
@@ -177,7 +181,8 @@ def begin(
     if kernel := settings.get("kernel"):
         kernel_named(kernel, opened.model.space)  # a wrong name is refused before anything starts
     told = beginning(opened.model, conditions, start, burn_in, settings.get("moves", 0))
-    few = min(CHAINS, max(LEAST_CHAINS, count // DRAWS)) if told.from_replicas else CHAINS
+    quick = told.from_replicas and count < QUICK
+    few = max(LEAST_CHAINS, count // DRAWS) if quick else CHAINS
     asked = stream.SamplingSettings.of(
         opened.model,
         conditions,
@@ -185,6 +190,7 @@ def begin(
         kind=opened.kind,
         burn_in=told.burn_in,
         chains=few if chains is None else chains,
+        thin=thin if thin is not None else QUICK_THIN if quick else THIN,
         start=start_of(opened.model) if told.from_replicas else "",
         **settings,
     )
