@@ -20,7 +20,8 @@ STEPS, ROUNDS = 3, 8
 
 def trainer(buckets: list[Bucket], preset: str) -> Trainer:
     config = configure({"training": {"steps": 10**6}}, preset=preset)
-    made = Trainer(Model.build(buckets, config=config).potential, buckets, config)
+    model = Model.build(buckets, config=config)
+    made = Trainer(model.potential, buckets, model.config)
     made.step()
     return made
 

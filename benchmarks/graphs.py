@@ -40,7 +40,7 @@ PILOT = 5  # steps that are timed
 DIVISIONS = 20  # of the data into halves
 BINS = 100  # of clustering coefficients
 SETTINGS: dict[str, Any] = {"model": {"layers": 3, "hidden": 32}}  # small: the data are few
-SAMPLING: dict[str, Any] = {"chains": 20, "burn_in": 100, "thin": 20}
+SAMPLING: dict[str, Any] = {"chains": 20, "burn_in": 400, "thin": 20}
 
 Graphs = Sequence[nx.Graph]
 Describe = Callable[[nx.Graph], np.ndarray]

@@ -78,7 +78,7 @@ def run(
     steps = steps_in(minutes, Model.build(source.space, worlds, config, start=start), worlds)
     config = override(config, {"training.steps": steps})
     model = Model.build(source.space, worlds, config, start=start)
-    trainer = Trainer(model.potential, worlds, config)
+    trainer = Trainer(model.potential, worlds, model.config)
     quality = Quality.of(source.kind, source.space, frozenset(source.names))
     clock, recent, returns = Clock(), deque(maxlen=4), 0
     reached: dict[str, float] = {}

@@ -20,7 +20,6 @@ from nmln.ranges import check_ranges
 SEEDS = ("data.split_seed", "model.seed", "training.seed")
 _DEEP_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){100}")
 _WHOLE = 2**63  # whole numbers must be smaller than this in size
-RATES = (0.08, 0.045, 0.02, 0.006, 0.001)  # even swap probabilities on molecules of 10 atoms
 
 # The comment above a setting is its meaning in docs/reference/settings.md.
 
@@ -76,14 +75,15 @@ class LadderConfig:
     # several temperatures; `single`: one potential at one level. The last two are for comparison,
     # and learn from data corrupted at the last rate
     method: Literal["noising", "tempering", "single"] = "noising"
-    # probability that a group is corrupted, per level, noisiest first, the target last. Add a rate
-    # between two levels that seldom swap, or take `auto`: as many levels as the number of groups of the
-    # largest world needs for `swap`, from 0.08 to 0.001; the rates are recorded
-    rates: tuple[float, ...] | Literal["auto"] = RATES
+    # probability that a group is corrupted, per level, noisiest first, the target last. `auto`: as many
+    # levels as the number of groups of the largest world needs for `swap`, from 0.08 to 0.001; the rates
+    # are chosen when a run starts, and recorded. A list of numbers is taken as it is
+    rates: tuple[float, ...] | Literal["auto"] = "auto"
     # temperatures for `tempering`, hottest first, the last one 1; not used by the other methods
     temperatures: tuple[float, ...] = (1.360489, 1.259712, 1.1664, 1.08, 1.0)
-    # swap probability of neighbouring levels that `rates` = `auto` aims at, predicted for exactly noised
-    # levels; trained ones swap less
+    # swap probability of neighbouring levels that `rates` = `auto` aims at, above 0 and below 1,
+    # predicted for exactly noised levels; trained ones swap less. Raise it where pairs seldom swap; a
+    # step takes time in proportion to the levels
     swap: float = 0.4
 
     def to_dict(self) -> dict[str, Any]:

@@ -295,7 +295,7 @@ class Gap:
 def gaps(
     rejections: Sequence[float],
     ladder: LadderLike | None = None,
-    most: float = 0.9,
+    most: float = 0.85,
 ) -> list[Gap]:
     """The pairs that need a level between them, worst first.
 

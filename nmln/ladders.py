@@ -7,6 +7,8 @@ compares, inserts or moves levels takes any `LadderLike` and works for both.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import asin, ceil, erfc
+from statistics import NormalDist
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -22,6 +24,7 @@ from nmln.types import Values
 
 NOISIEST, TARGET = 0.08, 0.001  # the first and the last rate of ladders that are made for a space
 _MOST_LEVELS = 100
+_MANY = 10_000  # groups: for worlds as large as this, estimates of the number of levels are right
 _RATE_HALVINGS, _SWAP_HALVINGS = 18, 9  # of an interval, in search of a rate or a probability
 _LEVEL = 1000  # bytes that a level takes at least, with its weights and its row of chains
 
@@ -85,21 +88,34 @@ class Ladder:
         ends = Ladder((noisiest, target))  # checks both
         if free_groups < 1 or swap_bound(free_groups, *ends) >= swap:
             return ends
-        most, rates = _MOST_LEVELS, _climbed(free_groups, swap, ends, _MOST_LEVELS)
+        needed, rates = _needed(free_groups, swap, ends), [target]
+        if free_groups < _MANY or needed < 2 * _MOST_LEVELS:  # otherwise there is no need to count
+            rates = _climbed(free_groups, swap, ends, _MOST_LEVELS)
         if rates[-1] < noisiest:
-            raise InputError(
-                f"a swap probability of {swap:g} (ladder.swap) needs more than {most:,} levels on "
-                f"worlds of {free_groups:,} groups. Take a lower one.",
-                token="swap",
-                kind="size",
+            limit, possible = (
+                f"a ladder may have {_MOST_LEVELS}",
+                ends.swap_of(free_groups, _MOST_LEVELS),
             )
+            raise too_many_levels(swap, free_groups, needed, limit, possible)
         low, high = swap, 1.0  # with as many levels, the largest probability that still gets there
         for _ in range(_SWAP_HALVINGS):
             middle = (low + high) / 2
             found = _climbed(free_groups, middle, ends, len(rates))
             low, high = (middle, high) if found[-1] >= noisiest else (low, middle)
         inner = _climbed(free_groups, low, ends, len(rates))[1:-1]
-        return Ladder((noisiest, *(float(f"{rate:.3g}") for rate in reversed(inner)), target))
+        form = "{:.3g}" if len(inner) < 20 else "{:.4g}"
+        return Ladder((noisiest, *(float(form.format(rate)) for rate in reversed(inner)), target))
+
+    def predicted_swaps(self, free_groups: int) -> tuple[float, ...]:
+        """The predicted swap probability of every pair of neighbours: `swap_bound`."""
+        return tuple(swap_bound(free_groups, *pair) for pair in pairwise(self.rates))
+
+    def swap_of(self, free_groups: int, levels: int) -> float:
+        """About the swap probability of even pairs, with so many levels between the same ends.
+
+        For large worlds: the change of the log-probability in a swap is then nearly normal.
+        """
+        return erfc(_length(free_groups, self) / (levels - 1) / 2)
 
     def __len__(self) -> int:
         return len(self.rates)
@@ -199,6 +215,41 @@ def ladder_of_kind(kind: str, rates: Sequence[float]) -> LadderLike:
             kind="unknown",
         )
     return kinds[kind](tuple(rates))
+
+
+def too_many_levels(
+    swap: float, free_groups: int, needed: int, limit: str, possible: float
+) -> InputError:
+    """The error for a wanted swap probability that needs more levels than `limit`, a clause, allows.
+
+    `possible` is about the largest swap probability within the limit.
+    """
+    cure = "name fewer rates, such as ladder.rates=[0.05,0.01,0.001]."
+    if possible > 0.01:
+        cure = f"set ladder.swap={0.97 * possible:.2g} or lower, or {cure}"
+    about = "about " if needed > _MOST_LEVELS else ""
+    return InputError(
+        f"a swap probability of {swap:g} (ladder.swap) needs {about}{needed:,} levels on worlds of "
+        f"{free_groups:,} groups, but {limit}. {cure[0].upper()}{cure[1:]}",
+        token="ladder.swap",
+        kind="size",
+    )
+
+
+def _length(free_groups: int, ends: Ladder) -> float:
+    """The length of the way between two rates, for worlds of so many groups.
+
+    In these units a short step of length s swaps with the probability erfc(s / 2).
+    """
+    first, last = (2 * asin(rate**0.5) for rate in (ends.rates[0], ends.rates[-1]))
+    return free_groups**0.5 * (first - last)
+
+
+def _needed(free_groups: int, swap: float, ends: Ladder) -> int:
+    """About how many levels a ladder needs between two rates; right for large worlds."""
+    # erfc(step / 2) = swap, by the quantile of the normal distribution.
+    step = -(2**0.5) * NormalDist().inv_cdf(swap / 2)
+    return 1 + ceil(_length(free_groups, ends) / step)
 
 
 def _climbed(free_groups: int, swap: float, ends: Ladder, most: int) -> list[float]:

@@ -1,5 +1,6 @@
 """Ladders of corruption rates and of temperatures, and what both have in common."""
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -46,11 +47,37 @@ def test_levels_at_twenty_atoms_are_those_that_were_found_by_hand() -> None:
     )
 
 
-def test_swaps_that_need_too_many_levels_are_refused() -> None:
-    with pytest.raises(InputError, match="needs more than 100 levels on worlds of 100,000 groups"):
-        Ladder.even(100_000, 0.8)
+@pytest.mark.parametrize(("groups", "levels"), [(6, 2), (55, 4), (120, 6), (210, 7), (440, 10)])
+def test_the_levels_for_swaps_of_two_fifths(groups: int, levels: int) -> None:
+    assert len(Ladder.even(groups, 0.4)) == levels
+
+
+@pytest.mark.parametrize(
+    ("groups", "swap", "needed"), [(20_000, 0.8, 203), (120, 0.99, 317), (10**9, 0.4, 13_558)]
+)
+def test_swaps_that_need_too_many_levels_are_refused(groups: int, swap: float, needed: int) -> None:
+    named = (
+        f"needs about {needed:,} levels on worlds of {groups:,} groups, but a ladder may have 100"
+    )
+    with pytest.raises(InputError, match=named) as error:
+        Ladder.even(groups, swap)
+    assert (error.value.kind, error.value.token) == ("size", "ladder.swap")
+    cure = re.search(r"ladder\.swap=([\d.]+) or lower", str(error.value))
+    assert (cure is None) == (groups == 10**9)
+    if cure is not None:
+        assert len(Ladder.even(groups, float(cure[1]))) <= 100
+
+
+def test_a_wanted_swap_probability_is_below_one() -> None:
     with pytest.raises(InputError, match="above 0 and below 1, got 1"):
         Ladder.even(10, 1.0)
+
+
+def test_a_ladder_predicts_its_swaps_pair_by_pair() -> None:
+    ladder = Ladder((0.08, 0.045, 0.02, 0.006, 0.001))
+    assert ladder.predicted_swaps(55) == pytest.approx((0.45, 0.47, 0.55, 0.77), abs=5e-3)
+    assert ladder.predicted_swaps(210) == pytest.approx((0.14, 0.14, 0.20, 0.42), abs=5e-3)
+    assert Ladder((0.1,)).predicted_swaps(55) == ()
 
 
 def test_an_unknown_kind_of_ladder_is_refused() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nmln.cli import ladder
 from nmln.cli.common import (
     From,
     MaxSize,
@@ -311,6 +312,7 @@ def _train(job: "TrainingJob", tensorboard: bool) -> None:
     with display:
         training.run(job, Several(tuple(watchers)))
     if first:
+        display.on_end()
         typer.echo(f"Written: {job.folder}/model, metrics.jsonl, checkpoints, config.json")
 
 
@@ -350,11 +352,22 @@ class TrainingDisplay:
             f"process{'es' if job.trainer.ranks.count > 1 else ''}, kept in {job.folder}",
             markup=False,
         )
+        text, notes = ladder.before(job)
+        self._show([text], notes)
         self._show_cost(job)
         if job.start is not None:
             self.console.print(job.start.described_on(source.space), markup=False)
         if source.dropped:
             self.on_note(dropped_lines(source.dropped))
+
+    def on_end(self) -> None:
+        self._show(*ladder.after(self.job))
+
+    def _show(self, texts: list[str], notes: list[str]) -> None:
+        for text in texts:
+            self.console.print(text, markup=False)
+        for note in notes:
+            self.on_note(note)
 
     def _show_cost(self, job: "TrainingJob") -> None:
         """The memory and the worlds of a step; of several sizes also the part of each."""
@@ -413,9 +426,9 @@ class TrainingDisplay:
         table = Table(title=self._left(metrics) + self._quality(), title_justify="left")
         for name in ("level", "rate", "gap", "gradient", "acceptance", "moved", "swaps"):
             table.add_column(name, justify="right")
-        ladder = self.job.trainer.method.ladder
-        extra = len(ladder.rates) - len(metrics.gap)
-        for level, rate in enumerate(ladder.rates):
+        rates = self.job.trainer.method.ladder.rates
+        extra = len(rates) - len(metrics.gap)
+        for level, rate in enumerate(rates):
             own = level - extra
             swap = f"{metrics.swaps[level]:.0%}" if level < len(metrics.swaps) else ""
             table.add_row(

@@ -24,6 +24,9 @@ from nmln.training.method import Method
 from nmln.training.sizes import check_model, dealt, step_memory
 from nmln.types import Values
 
+_COPIES = 2000  # corrupted worlds at the least that the base term is fitted to
+_MOST_BYTES = 2**30  # of all of them
+
 
 class Assembled(NamedTuple):
     """The parts of a model, whose parameters are not filled in yet."""
@@ -103,9 +106,11 @@ def new_potential(
 
 
 def _corrupted(bucket: Bucket, method: Method, rng: Generator) -> Values:
-    """Corrupted copies of the worlds of a bucket at every level."""
+    """Corrupted copies of the worlds of a bucket at every level, fewer where they take much memory."""
     count = len(bucket.worlds)
-    chosen = torch.randint(count, (max(2000, count),), generator=rng)
+    fitting = _MOST_BYTES // (method.trained_levels * bucket.space.groups)
+    copies = max(1, min(max(_COPIES, count), fitting))
+    chosen = torch.randint(count, (copies,), generator=rng)
     return method.corrupt(bucket.space, bucket.worlds[chosen], rng)
 
 

@@ -37,8 +37,9 @@ from nmln.potentials.scaled import ScaledPotential
 from nmln.sampler import Observer
 from nmln.space import Space
 from nmln.training import Trainer, train
-from nmln.training.method import Method, with_rates
+from nmln.training.method import Method
 from nmln.training.pilot import steps_in
+from nmln.training.rates import with_rates
 from nmln.types import Sweep
 
 
@@ -78,7 +79,7 @@ class Model:
         buckets = in_buckets(space, worlds)
         domains = domains_of(buckets)
         config = config or (Config() if start is None else started_settings(start))
-        config = with_rates(config, [bucket.space for bucket in buckets])
+        config = with_rates(config, buckets)
         potential = new_potential(buckets, config, formulas)
         if start is not None:
             start_from(start, potential, config, formulas)

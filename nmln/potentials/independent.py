@@ -26,6 +26,9 @@ MARGINALS = ("known_sizes", "known_numbers")
 """The tensors with the marginals of all domains; the table of one domain does not need them."""
 
 
+_TOGETHER = 2**24  # one-hot numbers that are counted at a time
+
+
 class _Marginals(NamedTuple):
     """The logarithms of the marginals on one domain: a number for each category of each attribute."""
 
@@ -58,7 +61,9 @@ class IndependentPotential(BasePotential):
     @staticmethod
     def fit(space: Space, values: Values, prior: float = 1.0) -> "IndependentPotential":
         """The logarithms of the marginals of worlds at every level; `prior` is added to each count."""
-        counts = space.one_hot(values, torch.float64).sum(1)
+        counts = torch.zeros(len(values), space.entries, dtype=torch.float64)
+        for worlds in values.split(max(1, _TOGETHER // (len(values) * space.entries)), dim=1):
+            counts += space.one_hot(worlds, torch.float64).sum(1)
         table = torch.empty_like(counts)
         for block in space.blocks:
             found = space.entries_of(counts[:, None], block).sum(-2) + prior  # (levels, 1, size)

@@ -6,19 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 from nmln.report import page
 from nmln.report.figures import literal
+from nmln.report.ladder import RARE_SWAPS
 from nmln.report.page import Html
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLOURS, _ORANGE, _GREY = ("#0072B2", "#D55E00", "#009E73", "#CC79A7"), "#D55E00", "#888888"
-_RARE = 0.1  # swaps below this are drawn as a warning
 
 
-def chains_html(findings: Sequence[str], judged: Mapping[str, Any], names: Sequence[str]) -> Html:
+def chains_html(
+    findings: Sequence[str],
+    judged: Mapping[str, Any],
+    names: Sequence[str],
+    predicted: Sequence[float] = (),
+) -> Html:
     """The behaviour of the chains in words, numbers and two plots; `judged` is from chains.json.
 
-    Of several sizes each has its numbers and plots.
+    Of several sizes each has its numbers and plots. `predicted` are the swap probabilities of
+    neighbours for the largest size, and are drawn where that is the only one.
     """
     if not judged:
         return page.paragraph("There were too few sweeps to judge the chains.")
@@ -28,7 +34,7 @@ def chains_html(findings: Sequence[str], judged: Mapping[str, Any], names: Seque
         else page.good("No problem was found: chains mix and walkers travel.")
     )
     if "sizes" not in judged:
-        return page.joined(verdict, _numbers(judged, names))
+        return page.joined(verdict, _numbers(judged, names, predicted))
     parts = [
         page.joined(Html(f"<h3>Size {page.markup(size)}</h3>"), _numbers(one, names))
         for size, one in judged["sizes"].items()
@@ -36,7 +42,9 @@ def chains_html(findings: Sequence[str], judged: Mapping[str, Any], names: Seque
     return page.joined(verdict, *parts)
 
 
-def _numbers(judged: Mapping[str, Any], names: Sequence[str]) -> Html:
+def _numbers(
+    judged: Mapping[str, Any], names: Sequence[str], predicted: Sequence[float] = ()
+) -> Html:
     facts = [
         ("chains", f"{judged['chains']} replicas of {judged['levels']} levels"),
         ("sweeps", f"{judged['sweeps']:,} after the burn-in"),
@@ -52,7 +60,8 @@ def _numbers(judged: Mapping[str, Any], names: Sequence[str]) -> Html:
     swaps, acceptance = judged["swap_probability"], judged["acceptance"]
     paints = [partial(_paint_acceptance, names=names, by_kernel=acceptance, moved=judged["moved"])]
     if swaps:
-        paints.insert(0, partial(_paint_swaps, names=names, swaps=swaps))
+        paint = partial(_paint_swaps, names=names, swaps=swaps, predicted=predicted)
+        paints.insert(0, paint)
     return page.joined(page.facts(facts), page.panels(paints))
 
 
@@ -60,11 +69,19 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
-def _paint_swaps(axes: "Axes", names: Sequence[str], swaps: Sequence[float | None]) -> None:
+def _paint_swaps(
+    axes: "Axes",
+    names: Sequence[str],
+    swaps: Sequence[float | None],
+    predicted: Sequence[float],
+) -> None:
     chances = [0.0 if chance is None else chance for chance in swaps]
     pairs = range(len(chances))
-    colours = [_ORANGE if chance < _RARE else _COLOURS[0] for chance in chances]
-    axes.bar(pairs, chances, color=colours, width=0.65)
+    colours = [_ORANGE if chance < RARE_SWAPS else _COLOURS[0] for chance in chances]
+    axes.bar(pairs, chances, color=colours, width=0.65, label="measured")
+    if len(predicted) == len(chances):
+        axes.plot(pairs, predicted, "_", color=_GREY, markersize=22, label="predicted")
+        axes.legend()
     labels = [f"{literal(names[at])}\n{literal(names[at + 1])}" for at in pairs]
     axes.set_xticks(pairs, labels)
     axes.set_ylim(0, 1)

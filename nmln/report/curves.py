@@ -23,11 +23,18 @@ _LINES = ("-", "--", ":", "-.")
 
 @dataclass(frozen=True)
 class Levels:
-    """The names of the levels that are trained, and of those that chains run at."""
+    """The names of the levels that are trained, and of those that chains run at.
+
+    For corruption rates also the predicted swap probabilities of neighbours, the number of groups that
+    they hold for, and whether that is the largest of several numbers.
+    """
 
     trained: tuple[str, ...]
     chains: tuple[str, ...]
     kind: str = "rate"
+    predicted: tuple[float, ...] = ()
+    groups: int = 0
+    several: bool = False
 
     def names(self, curve: Curve) -> list[str]:
         """The names of the numbers of a list: levels, or pairs of neighbours; numbered if unknown."""

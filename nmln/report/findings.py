@@ -1,6 +1,5 @@
 """Findings from the curves of a training run, in sentences."""
 
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -8,9 +7,7 @@ from jaxtyping import Float
 
 from nmln.report.curves import OF_WORLDS, Levels
 from nmln.report.history import Curve, History
-
-RARE_SWAPS = 0.05
-"""Below this, hardly any world travels between two levels."""
+from nmln.report.ladder import percent, swap_sentences
 
 STILL = 0.02
 """Below this, chains can be called frozen."""
@@ -45,21 +42,10 @@ def findings_of(history: History, levels: Levels, clip: float = 0.0) -> list[Fin
 
 
 def _swaps(curve: Curve, levels: Levels) -> list[Finding]:
-    found = []
-    neighbours = list(pairwise(levels.chains))
-    if len(neighbours) != curve.width:
+    if curve.width != len(levels.chains) - 1:
         return []
-    for (one, other), mean in zip(neighbours, means(curve), strict=True):
-        if mean != mean:
-            continue
-        text = f"Swaps between {one} and {other} are taken {_percent(mean)} of the time"
-        if mean < RARE_SWAPS:
-            found.append(
-                Finding(f"{text}: worlds hardly travel there. Put a level between them.", True)
-            )
-        else:
-            found.append(Finding(f"{text}."))
-    return found
+    fine, rare = swap_sentences(levels, means(curve))
+    return [*(Finding(text) for text in fine), *(Finding(text, True) for text in rare)]
 
 
 def _acceptance(curve: Curve, levels: Levels) -> list[Finding]:
@@ -67,7 +53,7 @@ def _acceptance(curve: Curve, levels: Levels) -> list[Finding]:
     names = levels.names(curve)
     found = []
     if target == target:
-        text = f"The chains at the target ({names[-1]}) accept {_percent(target)} of moves"
+        text = f"The chains at the target ({names[-1]}) accept {percent(target)} of moves"
         found.append(
             Finding(
                 f"{text}: they hardly move. Take more moves per step or a smaller step size.", True
@@ -76,7 +62,7 @@ def _acceptance(curve: Curve, levels: Levels) -> list[Finding]:
             else Finding(f"{text}.")
         )
     return found + [
-        Finding(f"The chains at {name} accept {_percent(mean)} of moves: they hardly move.", True)
+        Finding(f"The chains at {name} accept {percent(mean)} of moves: they hardly move.", True)
         for name, mean in zip(names[:-1], above, strict=True)
         if mean < STILL
     ]
@@ -134,7 +120,7 @@ def _clipped(curve: Curve, levels: Levels, clip: float) -> list[Finding]:
     shares = [one / max(1, count) for one, count in zip(cut, finite.sum(0).tolist(), strict=True)]
     return [
         Finding(
-            f"The gradient at {name} is longer than {clip:g} and cut in {_percent(share)} of the steps.",
+            f"The gradient at {name} is longer than {clip:g} and cut in {percent(share)} of the steps.",
             share > 0.5,
         )
         for name, share in zip(levels.names(curve), shares, strict=True)
@@ -150,9 +136,9 @@ def _share(curve: Curve) -> list[Finding]:
     top = finite[np.argmax(numbers[finite])]
     last, best = float(numbers[finite[-1]]), float(numbers[top])
     name = curve.name.replace("_", " ")
-    text = f"Of the chains' worlds at the target {_percent(last)} are {name} in the end"
+    text = f"Of the chains' worlds at the target {percent(last)} are {name} in the end"
     if best > last:
-        text += f", {_percent(best)} at best (step {curve.steps[top]:,})"
+        text += f", {percent(best)} at best (step {curve.steps[top]:,})"
     return [Finding(f"{text}.")]
 
 
@@ -171,8 +157,3 @@ def means(curve: Curve) -> list[float]:
     count = finite.sum(0)
     total = np.where(finite, late, 0).sum(0)
     return [float(t / c) if c else float("nan") for t, c in zip(total, count, strict=True)]
-
-
-def _percent(share: float) -> str:
-    """Whole percent, with one more digit for small shares."""
-    return f"{100 * share:.1f} %" if 0 < share < 0.01 else f"{100 * share:.0f} %"

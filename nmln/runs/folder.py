@@ -24,11 +24,12 @@ from nmln.errors import InputError
 from nmln.files import only_one, refuse_links, write_json
 from nmln.formats.mln import parse_mln
 from nmln.model import Model
-from nmln.model.domains import read_domains
+from nmln.model.domains import Domain, read_domains
 from nmln.model.loading import BASELINE, refuse_baseline
 from nmln.runs import data as sources
 from nmln.runs.data import Kind, Source
 from nmln.runs.kept import keep_source, kept_source
+from nmln.space import Space
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,23 @@ class RunHead:
     @property
     def shares(self) -> dict[str, float]:
         """The shares of the sizes in the data, by the names of the sizes, if there are several."""
-        if "domains" not in self.content:
-            return {}
-        language = parse_mln(self.program).language
-        found = read_domains(language, self.content["domains"])
+        found = self._domains
         names = labels_of([one.space for one in found])
         return {name: one.share for name, one in zip(names, found, strict=True)}
+
+    @property
+    def spaces(self) -> tuple[Space, ...]:
+        """The worlds of every size in the data."""
+        if found := self._domains:
+            return tuple(one.space for one in found)
+        program = parse_mln(self.program)
+        return (Space(program.language, program.domain),)
+
+    @property
+    def _domains(self) -> tuple[Domain, ...]:
+        if "domains" not in self.content:
+            return ()
+        return read_domains(parse_mln(self.program).language, self.content["domains"])
 
     @property
     def combined(self) -> bool:

@@ -159,7 +159,9 @@ def _percent(share: Share) -> str:
 
 def _chains(summary: dict[str, Any], judged: dict[str, Any], record: pages.RunRecord) -> Section:
     try:
-        html = chains_html(summary["findings"], judged, record.levels.chains)
+        html = chains_html(
+            summary["findings"], judged, record.levels.chains, record.levels.predicted
+        )
     except checkpoint.FOREIGN:
         raise InputError(
             "this does not describe chains. Restore it from a copy, or sample again (--overwrite).",
@@ -179,6 +181,7 @@ def _training(record: pages.RunRecord) -> list[Section]:
     titles = {
         "Findings": "Training",
         "The run": "Training: the run",
+        "Levels": "Training: levels",
         "By size": "Training: by size",
         "Curves": "Training: curves",
     }

@@ -18,12 +18,14 @@ from nmln.files import write_lines
 from nmln.report import page
 from nmln.report.curves import Levels, Panel, is_constant, paint_all, paint_panel, panels_of
 from nmln.report.figures import draw
-from nmln.report.findings import Finding, findings_of
+from nmln.report.findings import Finding, findings_of, means
 from nmln.report.history import History, read_history, table
+from nmln.report.ladder import ladder_html
 from nmln.report.page import Html, Section, write_page
 from nmln.runs.folder import RunFolder
 from nmln.runs.start import in_words
 from nmln.training.method import Method
+from nmln.training.rates import free_groups
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,10 +55,18 @@ class RunRecord(NamedTuple):
     dropped: tuple[Dropped, ...] = ()  # dropped lines of the data
     start: dict[str, Any] | None = None  # whose weights it started with
     shares: Mapping[str, float] = {}  # of the sizes in the data, if there are several
+    groups: int = 0  # that noise can change, in the largest world; 0: unknown
 
     @property
     def levels(self) -> Levels:
-        return levels_of(self.config.ladder)
+        return levels_of(self.config.ladder, self.groups, bool(self.shares))
+
+    @property
+    def swaps(self) -> list[float] | None:
+        """The mean swap probabilities of neighbours in the last fifth; None without exchange."""
+        curve = self.history.curves.get("swaps")
+        fits = curve is not None and curve.width == len(self.levels.chains) - 1
+        return means(curve) if curve is not None and fits else None
 
     @property
     def findings(self) -> list[Finding]:
@@ -113,9 +123,18 @@ def read_run(folder: Path) -> RunRecord:
     }
     history, found = read_history(home.metrics), _read(home.likelihood)
     with placed(str(home.head)):
-        shares = head.shares
+        shares, groups = head.shares, free_groups(head.spaces)
     return RunRecord(
-        folder, head.kind, head.config, history, split, found, head.dropped, head.start, shares
+        folder,
+        head.kind,
+        head.config,
+        history,
+        split,
+        found,
+        head.dropped,
+        head.start,
+        shares,
+        groups,
     )
 
 
@@ -124,12 +143,16 @@ def _read(path: Path) -> dict[str, Any]:
     return checkpoint.read_json(path) if path.exists() else {}
 
 
-def levels_of(ladder: LadderConfig) -> Levels:
-    """The names of the levels of a configuration."""
+def levels_of(ladder: LadderConfig, groups: int = 0, several: bool = False) -> Levels:
+    """The names of the levels of a configuration, and the predictions for worlds of so many groups.
+
+    `several`: whether there are smaller worlds too.
+    """
     method = Method.of(ladder)
     trained = tuple(f"{rate:g}" for rate in method.noise.rates)
     if method.temperatures is None:
-        return Levels(trained, trained, "corruption rate")
+        predicted = method.noise.predicted_swaps(groups) if groups else ()
+        return Levels(trained, trained, "corruption rate", predicted, groups, several)
     heats = tuple(f"T = {heat:.3g}" for heat in method.temperatures.rates)
     return Levels(trained, heats, "level")
 
@@ -158,6 +181,8 @@ def training_sections(run: RunRecord) -> list[Section]:
         Section("The run", _facts(run)),
         Section("Curves", page.joined(hint, drawn)),
     ]
+    if run.swaps:
+        sections.insert(2, Section("Levels", ladder_html(run.levels, run.swaps)))
     if run.likelihood:
         sections.insert(2, Section("Likelihood", _likelihood(run)))
     if run.shares:

@@ -23,9 +23,9 @@ from nmln.signals import GivenUpError
 from nmln.signals import interruption as interruption
 from nmln.training import Metrics, Return, Trainer, train
 from nmln.training.loop import Guard
-from nmln.training.method import with_rates
 from nmln.training.mixing import mixing_sweeps
 from nmln.training.pilot import steps_in
+from nmln.training.rates import with_rates
 from nmln.training.restore import restore
 
 _QUALITY_EVERY = 50  # steps between two measurements of the chains' worlds
@@ -98,7 +98,7 @@ def begin(
     config = replace(config, training=replace(config.training, blocks=blocks))
     config = replace(config, data=sources.located(config.data))
     source = source or sources.load(config.data)
-    config = with_rates(config, source.spaces)
+    config = with_rates(config, source.learned)
     model = _model(source, config, start)
     trainer = Trainer(model.potential, source.learned, config, ranks)
     if config.training.minutes is not None:

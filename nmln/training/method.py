@@ -1,29 +1,17 @@
 """Noising, tempering and single-level training: methods that differ only in their levels."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from jaxtyping import Integer
 from torch import Generator, Tensor
 
-from nmln.config import Config, LadderConfig
+from nmln.config import LadderConfig
 from nmln.errors import InputError
 from nmln.ladders import Ladder, LadderLike, Temperatures
 from nmln.potentials.base import BasePotential
 from nmln.potentials.tempered import TemperedPotential
 from nmln.space import Space
 from nmln.types import Values
-
-
-def with_rates(config: Config, spaces: Iterable[Space]) -> Config:
-    """The configuration with the rates of its ladder, chosen for the largest space if they are `auto`.
-
-    Rates that serve the largest world serve the smaller ones too, whose levels swap more often.
-    """
-    if config.ladder.rates != "auto":
-        return config
-    ladder = Ladder.even(max(space.groups for space in spaces), config.ladder.swap)
-    return replace(config, ladder=replace(config.ladder, rates=ladder.rates))
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def test_a_run_as_it_was_trained_is_reported_whole(tmp_path: Path) -> None:
         "report.html", "training.png", "training.svg", "training.csv",
     ]  # fmt: skip
     text = made.written[0].read_text()
-    assert titles(text) == ["Findings", "The run", "Curves", "Repeat", "Configuration"]
+    assert titles(text) == ["Findings", "The run", "Levels", "Curves", "Repeat", "Configuration"]
     assert "60 of 60 steps" in text
     assert "2 to learn from, 1 held out" in text
     assert ">0.2 | 0.05<" in text, "legends are text"

@@ -179,7 +179,6 @@ def test_settings_of_the_potential_come_from_the_old_run(
     )
     config = RunFolder(mixed.parent / "next").read_head().config
     assert (config.model.layers, config.model.hidden, config.model.pieces) == (1, 8, True)
-    assert len(config.ladder.rates) == 5
 
 
 def test_other_languages_and_formulas_are_refused_by_name(first: Path, tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ def test_a_preset_trains_some_steps(name: str, unchecked: None) -> None:
     space = space_for(("C", "N", "O"), 4)
     worlds = encode_all(space, MOLECULES).worlds
     model = Model.build(space, worlds, config, ())
-    trainer = Trainer(model.potential, worlds, config)
+    trainer = Trainer(model.potential, worlds, model.config)
     events = [event for event in train(trainer) if isinstance(event, Metrics)]
     assert [event.step for event in events] == [1, 2, 3]
     assert all(math.isfinite(gap) for event in events for gap in event.gap)
-    assert len(events[-1].gap) == len(config.ladder.rates)
+    assert len(events[-1].gap) == len(model.config.ladder.rates)

@@ -1,0 +1,29 @@
+"""What training says of its ladder: its levels before the first step, its swaps after the last."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nmln.runs.train import TrainingJob
+
+
+def before(job: "TrainingJob") -> tuple[str, list[str]]:
+    """The levels in words, and notes on those that will seldom swap."""
+    from nmln.report.ladder import RARE_SWAPS, cure_of, ladder_in_words
+    from nmln.training.rates import free_groups
+
+    noise = job.trainer.method.noise
+    predicted = noise.predicted_swaps(free_groups(job.source.spaces))
+    rare = bool(predicted) and min(predicted) < RARE_SWAPS
+    notes = [f"some levels will seldom swap. {cure_of(predicted)}"] if rare else []
+    return ladder_in_words(noise.rates, predicted), notes
+
+
+def after(job: "TrainingJob") -> tuple[list[str], list[str]]:
+    """How often neighbouring levels swapped, as in the report, and notes on those that seldom did."""
+    from nmln.report.ladder import swap_sentences
+    from nmln.runs.pages import read_run
+
+    if not job.trainer.step_number:
+        return [], []
+    run = read_run(job.folder)
+    return swap_sentences(run.levels, run.swaps or ())

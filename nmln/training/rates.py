@@ -1,0 +1,68 @@
+"""The rates of a ladder that are chosen for the worlds: as many levels as the largest world needs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from nmln.buckets import Bucket
+from nmln.config import Config
+from nmln.errors import InputError
+from nmln.ladders import TARGET, Ladder, too_many_levels
+from nmln.memory import bytes_text, machine_memory
+from nmln.space import Space
+from nmln.training.sizes import Dealt, dealt, step_memory
+
+
+def with_rates(config: Config, buckets: Sequence[Bucket]) -> Config:
+    """The configuration with the rates of its ladder, chosen for the largest space if they are `auto`.
+
+    Rates that serve the largest world serve the smaller ones too, whose levels swap more often. Methods
+    with one level learn from data at the last rate, and have no other. A ladder whose chains or weights
+    cannot fit in memory is refused.
+    """
+    if config.ladder.rates != "auto":
+        return config
+    if config.ladder.method != "noising":
+        return _having(config, (TARGET,))
+    groups = free_groups(bucket.space for bucket in buckets)
+    ladder = Ladder.even(groups, config.ladder.swap)
+    chosen = _having(config, ladder.rates)
+    if _fits(chosen, buckets):
+        return chosen
+    fewest, levels = 1, len(ladder)  # the first fits or nothing does, the second does not
+    while levels - fewest > 1:
+        middle = (fewest + levels) // 2
+        fits = _fits(_having(config, ladder.rates[-middle:]), buckets)
+        fewest, levels = (middle, levels) if fits else (fewest, middle)
+    if fewest == 1:  # no ladder would fit: the error names what is too large
+        step_memory(_dealt(chosen, buckets), chosen)
+    raise too_many_levels(
+        config.ladder.swap,
+        groups,
+        len(ladder),
+        f"the memory of the machine ({bytes_text(machine_memory())}) allows {fewest} with this model "
+        "and these chains",
+        ladder.swap_of(groups, fewest),
+    )
+
+
+def free_groups(spaces: Iterable[Space]) -> int:
+    """The number of groups of the largest space that noise can change."""
+    return max(sum(block.count for block in space.blocks if block.size > 1) for space in spaces)
+
+
+def _having(config: Config, rates: tuple[float, ...]) -> Config:
+    return replace(config, ladder=replace(config.ladder, rates=rates))
+
+
+def _fits(config: Config, buckets: Sequence[Bucket]) -> bool:
+    try:
+        step_memory(_dealt(config, buckets), config)
+    except InputError as error:
+        if error.kind != "size":
+            raise
+        return False
+    return True
+
+
+def _dealt(config: Config, buckets: Sequence[Bucket]) -> list[Dealt]:
+    return dealt(buckets, config, max(1, config.training.blocks))
