@@ -269,8 +269,7 @@ class Model:
             n: how many results.
             seed: of all random numbers.
             chains: replicas that are run side by side, at most n.
-            burn_in: sweeps before the first result; by default 300 from noise, and few from the
-                replicas that come with the model.
+            burn_in: sweeps before the first result; by default 300 from noise, few from replicas.
             thin: sweeps from one result of a chain to the next.
             moves: steps of the kernel per sweep; 0 for `config.sampling.moves`.
             kernel: the name of a kernel; empty for `config.sampling.kernel`.

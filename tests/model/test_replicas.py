@@ -92,11 +92,11 @@ def p_value(model: Model, drawn: Tensor, level: int = -1) -> float:
         )
     wanted = exact * len(drawn)
     common = wanted >= 5
-    pairs = [
-        torch.cat([one[common], one[~common].sum()[None] + 1e-9]).numpy()
-        for one in (observed, wanted)
-    ]
-    return float(chisquare(*pairs).pvalue)
+    one, other = (
+        torch.cat([part[common], part[~common].sum()[None] + 1e-9]).numpy()
+        for part in (observed, wanted)
+    )
+    return float(chisquare(one, other).pvalue)
 
 
 def target(model: Model, **options: Any) -> Tensor:
@@ -241,7 +241,8 @@ def test_replicas_of_a_received_model_are_checked(model: Model, tmp_path: Path, 
 def test_a_burn_in_that_is_given_is_one_from_noise(model: Model) -> None:
     """Bit for bit what a model without replicas gives, as in earlier versions."""
     plain, rng = replace(model, replicas=None), lambda: Generator().manual_seed(3)
-    for options in ({"burn_in": 7}, {"start": "noise"}):
+    given: tuple[dict[str, Any], ...] = ({"burn_in": 7}, {"start": "noise"})
+    for options in given:
         ours, theirs = (
             [sweep.state.values for sweep in one.sample(110, rng(), chains=4, **options)]
             for one in (model, plain)
