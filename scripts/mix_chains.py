@@ -4,7 +4,7 @@
 
 Runs that are trained keep the chains of their training; this is for models that have none.
 Blocks of 50 chains burn in from noise for 1,000 sweeps and are kept four times, 100 sweeps apart.
-The parameters are not changed. `--chains 100` of the shipped model took about 10 CPU minutes.
+The parameters are not changed. `--chains 100` of the shipped model took about 5 CPU minutes.
 """
 
 import argparse
