@@ -348,9 +348,16 @@ class TestSharing:
         return len(one & other)
 
     def test_seeds_share_no_more_worlds(self) -> None:
-        model = Model.build(self.space, worlds(self.space), config()).mixed(100, 60)
+        rng = Generator().manual_seed(0)
+        data = torch.randint(2, (60, self.space.groups), generator=rng).to(self.space.dtype)
+        model = Model.build(self.space, data, config()).mixed(100, 60)
         burnt_in = self.shared(model, start="noise", burn_in=60)
         assert burnt_in <= 3
         assert self.shared(model) <= 3
-        stuck = self.shared(model, start="model", burn_in=0, moves=1)
-        assert stuck > 6  # copies that had no time to part
+        assert model.replicas is not None
+        (values,) = model.replicas.values
+        starts = [
+            {tuple(world.tolist()) for world in values[-1, chosen(100, 50, rng.manual_seed(seed))]}
+            for seed in (1, 2)
+        ]
+        assert len(starts[0] & starts[1]) > 12  # without those sweeps they would be seen

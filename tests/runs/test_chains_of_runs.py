@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from nmln.checkpoint import save_model
 from nmln.errors import InputError, InterruptedRunError
 from nmln.model import Model
-from nmln.model.replicas import parameters_in
 from nmln.runs import sample as sampling
 from nmln.runs import stream
 from nmln.runs import train as training
@@ -115,11 +114,9 @@ def test_other_samplings_burn_in_from_noise(run: Path, options: dict[str, Any], 
 
 
 def test_a_sampling_is_not_continued_from_other_chains(run: Path) -> None:
-    begin(run, "one")
+    job = begin(run, "one")
     model = Model.load(run / "model")
-    model.mixed(7, 21, seed=9).save(run / "model")
-    with pytest.raises(InputError, match="the model has changed"):
-        begin(run, "one", start="noise")
-    save_model(run / "model", parameters_in(weights(run)), model.describe())
-    with pytest.raises(InputError, match="the model has changed"):
-        begin(run, "one")
+    assert stream.attend(job.place, model).settings == job.settings
+    for other in (model.mixed(7, 21, seed=9), replace(model, replicas=None)):
+        with pytest.raises(InputError, match="the model has changed"):
+            stream.attend(job.place, other)
