@@ -1,5 +1,5 @@
 # Every target sets up .venv by itself when it is missing or older than pyproject.toml or
-# constraints.txt, which pins the version of torch.
+# constraints.txt, which pins the version of torch, or than the sources of the compiled kernel.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -13,7 +13,9 @@ help: ## list the targets
 
 setup: $(READY) ## create .venv and install everything
 
-$(READY): pyproject.toml constraints.txt
+KERNEL := $(wildcard nmln/potentials/graph_*.[ch]) nmln/potentials/compile_kernel.py hatch_build.py
+
+$(READY): pyproject.toml constraints.txt $(KERNEL)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "nmln needs Python 3.11 or newer. Name one: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -47,6 +49,7 @@ test-all: checks ## all checks
 bench: $(READY) ## measure speed as ratios in one run
 	$(BIN)/python -m benchmarks.worlds
 	$(BIN)/python -m benchmarks.energy
+	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.mixing

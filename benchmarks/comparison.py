@@ -26,7 +26,7 @@ from nmln.files import plain, write_json, write_lines
 from nmln.model.pretrained import unpack
 from nmln.report.figures import draw
 from nmln.report.recall import paint_curves
-from nmln.runs.evaluate import of_run
+from nmln.runs.references import of_run
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results" / "baselines"

@@ -1,10 +1,12 @@
-"""The speed of the graph potential: `python -m benchmarks.energy`.
+"""The speed of the graph potential in PyTorch: `python -m benchmarks.energy`; benchmarks.engine has
+that of the compiled kernel.
 
 All ratios come from one run on one thread. The rate counts the floating-point work of the weight
 products of the network as it is written down, and is compared with that of a large matrix product; rows
 that no node receives are skipped, so the rate by executed work is reported beside it.
 """
 
+import os
 import subprocess
 import sys
 import time
@@ -189,6 +191,7 @@ def processes() -> list[Ratio]:
 
 def main() -> None:
     torch.set_num_threads(1)
+    os.environ["NMLN_COMPILED"] = "0"  # also in the processes that are started
     ratios = memory() + rates() + against_geometric() + processes()
     report("energy", ratios, levels=5, chains=CHAINS, matrix_product=LARGE)
 

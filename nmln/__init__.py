@@ -57,6 +57,10 @@ _HOMES = {
     "Metropolis": "kernels.metropolis",
     "BalancedMetropolis": "kernels.balanced",
     "Lazy": "kernels.combined",
+    "ByLevel": "kernels.combined",
+    "LocalSlide": "kernels.structural",
+    "Regraft": "kernels.structural",
+    "Switch": "kernels.structural",
     "kernel_named": "kernels.registry",
     "Recorder": "recording",
     "diagnose": "diagnostics",
@@ -116,6 +120,7 @@ if TYPE_CHECKING:
     from nmln.inference import Plan as Plan
     from nmln.kernels.balanced import BalancedMetropolis as BalancedMetropolis
     from nmln.kernels.coloured import ColouredGibbs as ColouredGibbs
+    from nmln.kernels.combined import ByLevel as ByLevel
     from nmln.kernels.combined import Composition as Composition
     from nmln.kernels.combined import Lazy as Lazy
     from nmln.kernels.combined import Mixture as Mixture
@@ -128,6 +133,9 @@ if TYPE_CHECKING:
     from nmln.kernels.metropolised import MetropolisedGibbs as MetropolisedGibbs
     from nmln.kernels.path import PathAuxiliary as PathAuxiliary
     from nmln.kernels.registry import kernel_named as kernel_named
+    from nmln.kernels.structural import LocalSlide as LocalSlide
+    from nmln.kernels.structural import Regraft as Regraft
+    from nmln.kernels.structural import Switch as Switch
     from nmln.knowledge.data import KnowledgeBase as KnowledgeBase
     from nmln.knowledge.potential import KnowledgePotential as KnowledgePotential
     from nmln.ladders import Ladder as Ladder

@@ -8,7 +8,7 @@ import torch
 
 from nmln.diagnostics import suggested_levels
 from nmln.errors import InputError
-from nmln.kernels.combined import Composition, Lazy, Mixture, simple_kernels
+from nmln.kernels.combined import ByLevel, Composition, Lazy, Mixture, simple_kernels
 from nmln.ladders import Ladder, LadderLike, Temperatures
 from nmln.types import Info, Kernel, Tunable, Tuning
 
@@ -59,7 +59,7 @@ def with_sizes(kernel: Kernel, tuning: Tuning) -> Kernel:
     def rebuild(one: Kernel) -> Kernel:
         if isinstance(one, Lazy):
             return replace(one, kernel=rebuild(one.kernel))
-        if isinstance(one, Composition | Mixture):
+        if isinstance(one, Composition | Mixture | ByLevel):
             return replace(one, kernels=tuple(rebuild(part) for part in one.kernels))
         sizes = next(rows)
         return one.with_step_sizes(sizes) if isinstance(one, Tunable) else one

@@ -138,8 +138,8 @@ class ModelConfig:
 class ChainConfig:
     """The persistent chains of the negative phase."""
 
-    # how the chains move at each level: `balanced`, `metropolis`, `gibbs`, `metropolised`,
-    # `systematic`, `blocked`, `gradients`, `langevin` or `path`
+    # how the chains move at each level: `balanced`, `structural`, `metropolis`, `gibbs`,
+    # `metropolised`, `systematic`, `blocked`, `gradients`, `langevin` or `path`
     kernel: str = "balanced"
     # chains per level; more make the gradient less noisy, and a step takes time in proportion
     replicas: int = 100
@@ -239,6 +239,13 @@ class TrainingConfig:
     # blocks of replicas, each with its own random streams; the same number gives the same run on
     # any number of processes up to it; 0: one per process at the start
     blocks: int = 0
+    # where tensors live: `cpu`, `cuda`, `mps`, or `auto`: a CUDA device if there is one, else the CPU. A
+    # run records a device other than the CPU, and continues on it
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON values; the device only if it is named."""
+        return _in_json(self, ("device",))
 
 
 @dataclass(frozen=True)
@@ -259,7 +266,9 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values: tuples become lists."""
         found = json.loads(json.dumps(asdict(self)))
-        later = {name: getattr(self, name).to_dict() for name in ("data", "ladder", "model")}
+        later = {
+            name: getattr(self, name).to_dict() for name in ("data", "ladder", "model", "training")
+        }
         return {**found, **later}
 
 

@@ -86,12 +86,12 @@ class Ranks:
         most = -(
             -blocks // self.count
         )  # messages of one size: those of ranks with fewer are filled up
-        padded = torch.cat([rows, rows.new_zeros(most - len(rows), rows.shape[1])])
+        padded = torch.cat([rows, rows.new_zeros(most - len(rows), rows.shape[1])]).cpu()
         parts = [torch.empty_like(padded) for _ in range(self.count)]
         with _together():
             distributed.all_gather(parts, padded)
         for rank, part in enumerate(parts):
-            yield from part[: Ranks(rank, self.count).share(blocks)]
+            yield from part[: Ranks(rank, self.count).share(blocks)].to(rows.device)
 
     def total(self, number: int) -> int:
         """The sum of a number over the ranks."""

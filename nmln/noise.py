@@ -166,6 +166,7 @@ def _change_many(
         partly = torch.nonzero(evidence.free & (counts < sizes)).flatten()
     fits = worlds.dtype == torch.uint8 and int(sizes.max()) <= 128
     small = torch.uint8 if fits else torch.int32
+    partly = partly.to(device)
     scale, stay = scale.to(device, torch.float32), (sizes - 1).to(device, torch.float32)
     least = least.to(device)
     if rate == 1.0:
@@ -181,7 +182,7 @@ def _change_many(
         shift = torch.minimum(uniform, stay, out=uniform).to(small)
         part.copy_(_wrap(shift.add_(part).add_(1), left))
         if evidence is not None and len(partly):
-            part[:, partly] = _move_among_allowed(before, partly.to(device), rate, rng, evidence)
+            part[:, partly] = _move_among_allowed(before, partly, rate, rng, evidence)
 
 
 def _move_among_allowed(

@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from nmln.adaptation import start_tuning, tune, with_sizes
+from nmln.devices import generator
 from nmln.errors import InputError
 from nmln.exchange import exchange, start_walkers
 from nmln.formats.db import write_db
@@ -212,7 +213,7 @@ def start(
             "world that is possible.",
             kind="conflict",
         )
-    mended = repair(inner, values, rng or Generator().manual_seed(0), evidence)
+    mended = repair(inner, values, rng or generator(values.device), evidence)
     return kernel.init(potential, mended)
 
 

@@ -21,8 +21,10 @@ def nmln(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProces
 
 def test_version_and_help_answer() -> None:
     from nmln import __version__
+    from nmln.potentials import compiled
 
-    assert nmln("--version").stdout == f"nmln {__version__}\n"
+    said = f"nmln {__version__}\nThe compiled kernel is {compiled.state()}.\n"
+    assert nmln("--version").stdout == said
     assert "likelihood" in nmln("--help").stdout
     assert "Examples:" in nmln("run", "--help").stdout
 

@@ -18,18 +18,17 @@ from nmln.potentials.registry import POTENTIALS
 from nmln.registry import Registry
 from nmln.space import Space
 from tests.formats import test_contract as format_contract
-from tests.kernels import test_exactness
+from tests.kernels import test_exactness, test_structural
 from tests.potentials import test_contract
 
 ROOT = Path(__file__).parents[1]
-SPACE = Space(Language(predicate("p", "a"), predicate("r", "a", "a")), {"a": 3})
+SPACE = Space(Language(predicate("p", "a"), predicate("r", "a", "a", symmetric=True)), {"a": 3})
 PAGES = {path: path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("docs/**/*.md"))}
 
 
-def kernel_class(name: str) -> type:
-    """The class of a registered kernel, without the laziness around it."""
-    (kernel,) = simple_kernels(kernel_named(name, SPACE))
-    return type(kernel)
+def kernel_classes(name: str) -> list[type]:
+    """The classes that a registered kernel is made of, without the laziness around it."""
+    return [type(kernel) for kernel in simple_kernels(kernel_named(name, SPACE))]
 
 
 def potential_class(name: str) -> type:
@@ -37,7 +36,11 @@ def potential_class(name: str) -> type:
 
 
 REGISTERED = [
-    *(pytest.param(name, kernel_class(name), id=f"kernel {name}") for name in KERNELS),
+    *(
+        pytest.param(name, family, id=f"kernel {name}, {family.__name__}")
+        for name in KERNELS
+        for family in kernel_classes(name)
+    ),
     *(pytest.param(name, potential_class(name), id=f"potential {name}") for name in POTENTIALS),
 ]
 
@@ -76,8 +79,8 @@ def test_a_format_is_documented(name: str) -> None:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_has_its_transition_matrix_in_the_exactness_tests(name: str) -> None:
-    built = [build(None) for build, _ in test_exactness.KERNELS.values()]
-    assert kernel_class(name) in {type(kernel) for kernel in built}
+    built = {type(build(None)) for build, _ in test_exactness.KERNELS.values()}
+    assert set(kernel_classes(name)) <= built | set(test_structural.MOVES)
 
 
 @pytest.mark.parametrize("name", POTENTIALS)

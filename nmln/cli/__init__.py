@@ -104,7 +104,9 @@ def main() -> None:
 
 def _version(wanted: bool | None) -> bool | None:
     if wanted:
-        typer.echo(f"nmln {__version__}")
+        from nmln.potentials import compiled  # brings torch, which takes seconds
+
+        typer.echo(f"nmln {__version__}\nThe compiled kernel is {compiled.state()}.")
         raise typer.Exit
     return wanted
 

@@ -75,6 +75,12 @@ MaxSize = Annotated[
     int | None,
     typer.Option("--max-size", min=1, help="Leave out molecules with more heavy atoms than this."),
 ]
+Device = Annotated[
+    str,
+    typer.Option(
+        help="Where to compute: cpu, cuda, mps, or auto: a CUDA device if there is one, else the CPU."
+    ),
+]
 Output = Annotated[Path, typer.Option(help="Folder for the results.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output file.")]
 

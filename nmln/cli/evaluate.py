@@ -14,7 +14,7 @@ from nmln.extras import require
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from nmln.evaluation import Share
+    from nmln.evaluation import Evaluation, Ranking, Share
     from nmln.molecules.metrics import Measured
     from nmln.runs.evaluate import Evaluated, EvaluationOutcome
 
@@ -61,6 +61,14 @@ def evaluate(
             "target."
         ),
     ] = None,
+    probability: Annotated[
+        bool | None,
+        typer.Option(
+            help="Rank molecules by the log-probability that their model gives them, too. About a "
+            "second per thousand molecules for models; minutes for most baselines.",
+            show_default="for models, not for baselines",
+        ),
+    ] = None,
     fcd: Annotated[bool, typer.Option(help="Compute the Fréchet ChemNet distance.")] = True,
     processes: Annotated[
         int, typer.Option(min=1, help="Number of processes that parse SMILES.")
@@ -72,6 +80,9 @@ def evaluate(
 
     Several files give one figure with one curve per file. Writes evaluation.json, recall.csv,
     recall.png and recall.svg: for samples of a run into RUN/evaluation, otherwise into evaluation/.
+    Molecules are ranked by count; samples of a model also by its own log-probability, which goes to
+    ranking.csv.
+
     After nmln likelihood RUN or nmln baseline likelihood RUN, nats per molecule are shown as well.
     """
     require("nmln evaluate", "rdkit", "pooch", "matplotlib", *(["fcd_torch"] if fcd else []))
@@ -100,6 +111,7 @@ def evaluate(
             processes=processes,
             progress=say,
             data=data,
+            probability=probability,
         )
     for note in (*outcome.notes, *_reasons(outcome)):
         typer.secho("note: ", fg="yellow", nl=False, err=True)
@@ -249,23 +261,31 @@ def _recall(outcome: "EvaluationOutcome") -> "Table":
     from rich.markup import escape
     from rich.table import Table
 
+    rankings = [each for one in outcome.evaluated for each in _rankings(one)]
+    second = [one.found.by_probability for one in outcome.evaluated if one.found.by_probability]
+    title = "Among the t most frequent different molecules"
+    captions = ["* without training molecules in the ranking"]
+    if second:
+        title = "Among the first t different molecules, by count and by probability"
+        captions.append("by probability: ranked by the log-probability that the model gives them")
+    if not all(ranking.exact for ranking in second):
+        captions.append("by bound: ranked by a lower bound of the log-probability")
     table = Table(
-        title="Among the t most frequent different molecules",
+        title=title,
         title_justify="left",
-        caption="* without training molecules in the ranking",
+        caption=escape("\n".join(captions)),
         caption_justify="left",
     )
     table.add_column("", overflow="fold")
     for name in ("t", "test", "[95 %]", "test*", "train"):
         table.add_column(escape(name), justify="right")
-    for one in outcome.evaluated:
+    for shown, curves in rankings:
         table.add_section()
-        curves = one.found
         ranked = curves.test.ranks[-1]
         for place, mark in enumerate(curves.test.marks):
             share = curves.test.share(mark)
             table.add_row(
-                "" if place else escape(one.name),
+                "" if place else escape(shown),
                 f"{mark:,}" if mark <= ranked else f"{mark:,} (only {ranked:,})",
                 f"{curves.test.at(mark):,.1f}",
                 escape(f"[{share.low * share.total:,.0f}, {share.high * share.total:,.0f}]"),
@@ -273,6 +293,15 @@ def _recall(outcome: "EvaluationOutcome") -> "Table":
                 f"{curves.train.at(mark):,.1f}",
             )
     return table
+
+
+def _rankings(one: "Evaluated") -> "list[tuple[str, Evaluation | Ranking]]":
+    """The rankings of some samples, with what is shown for them."""
+    rankings: list[tuple[str, Evaluation | Ranking]] = [(one.name, one.found)]
+    if (probable := one.found.by_probability) is not None:
+        by = "by probability" if probable.exact else "by bound"
+        rankings.append((by, probable))
+    return rankings
 
 
 def _share(share: "Share") -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nmln.cli.common import (
+    Device,
     Overwrite,
     Seed,
     bar,
@@ -140,6 +141,7 @@ def infer(
     ] = None,
     seed: Seed = 0,
     overwrite: Overwrite = False,
+    device: Device = "auto",
 ) -> None:
     """Compute the probability of atoms and formulas given evidence.
 
@@ -169,7 +171,7 @@ def infer(
     plan = Plan(chains, burn_in, sweeps, error, kernel=kernel)
     settings: dict[str, Any] = {
         "closed": _names(closed), "opened": _names(opened), "formulas": formula or (),
-        "levels": levels, "hottest": hottest, "size": size,
+        "levels": levels, "hottest": hottest, "size": size, "device": device,
     }  # fmt: skip
     if likelihood is not None:
         scored = inference.pose_worlds(model, likelihood, evidence, **settings)
@@ -201,13 +203,16 @@ def _command() -> str:
 def _answers(
     posed: "Posed", query: str, plan: "Plan", exact: bool | None, seed: int, output: Path | None
 ) -> None:
-    from torch import Generator
-
+    from nmln.devices import generator
     from nmln.runs import infer as inference
 
     with bar("answering") as tell:
         answers = posed.conditional.marginals(
-            query, Generator().manual_seed(seed), plan=plan, exactly=exact, progress=tell
+            query,
+            generator(posed.conditional.target.device, seed),
+            plan=plan,
+            exactly=exact,
+            progress=tell,
         )
     _tell(answers)
     if output is not None:
@@ -226,14 +231,13 @@ def _tell(answers: "Answers") -> None:
 
 
 def _world(posed: "Posed", exact: bool | None, seed: int, output: Path | None) -> None:
-    from torch import Generator
-
+    from nmln.devices import generator
     from nmln.runs import infer as inference
     from nmln.worlds import to_text
 
     with bar("searching") as tell:
         best: Best = posed.conditional.most_probable(
-            Generator().manual_seed(seed), exactly=exact, progress=tell
+            generator(posed.conditional.target.device, seed), exactly=exact, progress=tell
         )
     if output is None:
         typer.echo(to_text(posed.space, best.world))
@@ -246,15 +250,14 @@ def _world(posed: "Posed", exact: bool | None, seed: int, output: Path | None) -
 
 
 def _likelihood(scored: "list[Scored]", exact: bool | None, seed: int, output: Path | None) -> None:
-    from torch import Generator
-
     from nmln.buckets import name_of
+    from nmln.devices import generator
     from nmln.runs import infer as inference
 
     found: list[LogProbabilities] = []
     with bar("annealing") as tell:
         for one in scored:
-            rng = Generator().manual_seed(seed)
+            rng = generator(one.posed.conditional.target.device, seed)
             found.append(
                 one.posed.conditional.log_probability(one.worlds, rng, exactly=exact, progress=tell)
             )

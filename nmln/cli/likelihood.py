@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmln.cli.common import Data, Seed, bar, one_thread, warn
+from nmln.cli.common import Data, Device, Seed, bar, one_thread, warn
 
 if TYPE_CHECKING:
     from nmln.partition import LogZBracket
@@ -21,6 +21,7 @@ def likelihood(
     ] = 1000,
     seed: Seed = 0,
     data: Data = None,
+    device: Device = "auto",
 ) -> None:
     """Estimate the mean log-likelihood, in nats, of a run's training and test data.
 
@@ -34,8 +35,9 @@ def likelihood(
 
     with bar("annealing") as tell:
         found = job.run(
-            run, chains=chains, steps=steps, sweeps=sweeps, seed=seed, progress=tell, data=data
-        )
+            run, chains=chains, steps=steps, sweeps=sweeps, seed=seed, progress=tell, data=data,
+            device=device,
+        )  # fmt: skip
     _tell("world", found.train_worlds, found.test_worlds)
     if found.train_molecules is not None:
         _tell("molecule", found.train_molecules, found.test_molecules)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmln.cli.common import (
+    Device,
     From,
     MaxSize,
     Size,
@@ -78,6 +79,7 @@ def run(
         list[str] | None,
         typer.Option("--set", help="Change a training setting: NAME=VALUE. May be repeated."),
     ] = None,
+    device: Device = "auto",
     chains: Annotated[int, typer.Option(min=1, hidden=True)] = 100,
     burn_in: Annotated[int, typer.Option(min=0, hidden=True)] = 300,
 ) -> None:
@@ -88,18 +90,22 @@ def run(
     """
     require("nmln run", "rdkit", "pooch", "matplotlib")
     one_thread()
+    from nmln.devices import processes_of
     from nmln.runs import pipeline
 
-    began = time.monotonic()
+    began, changes = time.monotonic(), settings_in(change or [])
+    if device != "auto":
+        changes["training.device"] = device
     settings = pipeline.JobSettings(
-        data, size, minutes, num_samples, seed, settings_in(change or []), chains, burn_in,
+        data, size, minutes, num_samples, seed, changes, chains, burn_in,
         sizes_in(sizes), max_size, start,
     )  # fmt: skip
     folder = output or Path("runs") / _name(data, settings)
     command = shlex.join(["nmln", *sys.argv[1:]])
     check_processes(processes)
     with _kept(command), stoppable(command):
-        outcome = pipeline.run(folder, settings, processes or cores(), _performer(command))
+        count = processes or processes_of(settings.config().training.device) or cores()
+        outcome = pipeline.run(folder, settings, count, _performer(command))
     _show(outcome, time.monotonic() - began)
 
 
@@ -127,6 +133,7 @@ def _performer(command: str) -> "Performer":
                     "data": None,
                     "language": None,
                     "tensorboard": False,
+                    "device": None,
                 }
                 perform("resume", count, folder, again)
             else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmln.cli.common import Seed, changed_options, one_thread, progress, sizes_in
+from nmln.cli.common import Device, Seed, changed_options, one_thread, progress, sizes_in
 from nmln.cli.processes import check_processes, cores, start_processes, stoppable
 from nmln.errors import InputError
 from nmln.extras import require
@@ -116,6 +116,14 @@ def sample(
     kernel: Annotated[
         str, typer.Option(metavar="NAME", help="Kernel to use instead of the model's own.")
     ] = "",
+    sharpen: Annotated[
+        float,
+        typer.Option(
+            metavar="B",
+            help="Multiply the model's scores at the target by B: above 1, samples are more often valid "
+            "and less varied. Formulas are not multiplied.",
+        ),
+    ] = 1.0,
     seed: Seed = 0,
     block_size: Annotated[
         int,
@@ -168,6 +176,7 @@ def sample(
             "copied to runs/pretrained-NAME.",
         ),
     ] = None,
+    device: Device = "auto",
 ) -> None:
     """Sample worlds from the target level of a trained model.
 
@@ -185,7 +194,8 @@ def sample(
     opened = sampling.open_run(_folder(run, pretrained))
     settings = {
         "chains": chains, "burn_in": burn_in, "thin": thin, "moves": moves, "kernel": kernel,
-        "seed": seed, "all_levels": all_levels, "block": block_size, "start": start,
+        "seed": seed, "all_levels": all_levels, "block": block_size, "device": device,
+        "sharpen": sharpen, "start": start,
     }  # fmt: skip
     if resume and given - {"run", "pretrained", "output", "part", "processes", "resume"}:
         raise InputError(
@@ -207,7 +217,7 @@ def sample(
         return
     chosen = None if part is None else read_part(part)
     check_processes(processes)
-    processes = processes or (cores() if opened.kind == "molecules" else 1)
+    processes = processes or _processes(opened.kind, device)
 
     def begin(about: dict[str, Any]) -> "SamplingJob":
         if resume:
@@ -226,6 +236,13 @@ def sample(
         )  # fmt: skip
 
     _draw(opened, begin, output, chosen, processes)
+
+
+def _processes(kind: str, device: str) -> int:
+    """One process per core for molecules and one for other worlds; on a GPU one for each."""
+    from nmln.devices import processes_of
+
+    return processes_of(device) or (cores() if kind == "molecules" else 1)
 
 
 def _folder(run: Path | None, name: str | None) -> Path:

@@ -119,6 +119,14 @@ def train(
             help="New location of the run's data, if the file has moved (only with --resume)."
         ),
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Where to compute: cpu, cuda, mps, or auto: a CUDA device if there is one, else the "
+            "CPU. With --resume by default where the run was.",
+            show_default="auto",
+        ),
+    ] = None,
 ) -> None:
     """Train a model: one network per corruption level, by maximum likelihood with persistent chains.
 
@@ -136,11 +144,14 @@ def train(
         if any(one is not None and one != [] for one in given):
             raise InputError(
                 "--resume continues a run with its recorded settings. The only other options allowed "
-                "are --processes, --tensorboard, and --data or --language if the data have moved.",
+                "are --processes, --device, --tensorboard, and --data or --language if the data have "
+                "moved.",
                 kind="conflict",
             )
         named = None if language is None else str(language)
-        settings = {"data": data, "language": named, "tensorboard": tensorboard}
+        settings = {
+            "data": data, "language": named, "tensorboard": tensorboard, "device": device,
+        }  # fmt: skip
         _resume(resume, processes, settings)
         return
     if data is not None:
@@ -160,6 +171,7 @@ def train(
         "training.seed": seed,
         "model.seed": seed,
         "training.processes": processes,
+        "training.device": device,
     }
     flags = {name: value for name, value in flags.items() if value is not None}
     chosen = _settings(config, preset, {**flags, **settings_in(change or [])}, start)
@@ -230,14 +242,20 @@ def begin_training(
         leave()
 
 
-def resume_training(folder: str, data: str | None, language: str | None, tensorboard: bool) -> None:
+def resume_training(
+    folder: str,
+    data: str | None,
+    language: str | None,
+    tensorboard: bool,
+    device: str | None = None,
+) -> None:
     """The stage that continues a run, in the only process or in one of several."""
     from nmln.distributed import join, leave
     from nmln.runs import train as training
 
     ranks = join()
     try:
-        _train(training.resume(Path(folder), ranks, data, language), tensorboard)
+        _train(training.resume(Path(folder), ranks, data, language, device), tensorboard)
     finally:
         leave()
 
@@ -280,8 +298,11 @@ def _settings(
 
 
 def _processes(config: "Config") -> int:
-    """The number of processes of a run: as set, or one per core; at most one per block."""
-    wanted = config.training.processes or cores()
+    """The number of processes of a run: as set, or one per GPU or core; at most one per block."""
+    from nmln.devices import processes_of
+
+    there = processes_of(config.training.device)
+    wanted = config.training.processes or there or cores()
     wanted = min(wanted, config.training.blocks or wanted)
     return min(wanted, config.chains.replicas, config.training.batch)
 
@@ -292,11 +313,14 @@ def _most_processes(config: "Config", sizes: int) -> int:
 
 
 def _resume(folder: Path, processes: int | None, settings: dict[str, Any]) -> None:
+    from nmln.devices import processes_of
     from nmln.runs.folder import RunFolder
+    from nmln.runs.train import recorded_device
 
     head = RunFolder(folder).read_head()
     count = head.config.training.processes if processes is None else processes
-    count = min(count or cores(), _most_processes(head.config, len(head.shares)))
+    there = processes_of(settings["device"] or recorded_device(head.config))
+    count = min(count or there or cores(), _most_processes(head.config, len(head.shares)))
     perform("resume", count if alone() else 1, folder, {"folder": str(folder), **settings})
 
 

@@ -16,7 +16,7 @@ from nmln.evaluation.by_chain import (
     recall_estimate,
     student,
 )
-from nmln.evaluation.comparison import Evaluation, evaluate
+from nmln.evaluation.comparison import Evaluation, Ranking, evaluate
 from nmln.evaluation.counts import Counts, SampleCounter
 from nmln.evaluation.coverage import (
     Unique,
@@ -25,7 +25,7 @@ from nmln.evaluation.coverage import (
     ideal_coverage,
     unique_at,
 )
-from nmln.evaluation.recall import MARKS, RecallCurve, recall_curve
+from nmln.evaluation.recall import MARKS, RecallCurve, Scores, recall_by_score, recall_curve
 from nmln.evaluation.shares import Share, wilson
 
 __all__ = [
@@ -35,8 +35,10 @@ __all__ = [
     "Estimate",
     "Evaluation",
     "LevelEvaluation",
+    "Ranking",
     "RecallCurve",
     "SampleCounter",
+    "Scores",
     "Share",
     "Unique",
     "ahead",
@@ -48,6 +50,7 @@ __all__ = [
     "fallen",
     "ideal_coverage",
     "judge_levels",
+    "recall_by_score",
     "recall_curve",
     "recall_estimate",
     "student",

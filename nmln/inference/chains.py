@@ -155,13 +155,13 @@ def sampled(
 
 def _row(sweep: Sweep, questions: Questions, functions: Mapping[str, Statistic]) -> ndarray:
     """The numbers of the chains at the target in one draw: (chains, queries and functions)."""
-    worlds = sweep.state.values[-1]
+    worlds = sweep.state.values[-1].cpu()
     truths = questions.truths(worlds).double()
     expected = sweep.moves.expected
     if expected is not None and len(questions.entries):
-        truths[:, questions.places] = expected[-1][:, questions.entries].double().cpu()
+        truths[:, questions.places] = expected[-1].cpu()[:, questions.entries].double()
     means = [numbers(name, function, worlds)[:, None] for name, function in functions.items()]
-    return torch.cat([truths.cpu(), *means], dim=1).numpy()
+    return torch.cat([truths, *means], dim=1).numpy()
 
 
 def _answers(texts: list[str], traces: ndarray, recorder: Recorder) -> tuple[Answer, ...]:

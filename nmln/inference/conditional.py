@@ -1,13 +1,14 @@
 """A distribution given evidence, ready for queries."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Integer
 from torch import Generator, Tensor
 
 from nmln.counting import more_than
+from nmln.devices import generator, move
 from nmln.errors import InputError
 from nmln.evidence import Evidence, VirtualEvidence
 from nmln.inference import exact, search
@@ -155,6 +156,13 @@ class Conditional:
         limit = LIMIT if local else SLOW_LIMIT
         return Conditional(target, potential, crossable, evidence, ladder, limit)
 
+    def to(self, device: torch.device) -> "Conditional":
+        """This distribution with its potentials moved to a device."""
+        target, potential, crossable = (
+            move(one, device) for one in (self.target, self.potential, self.crossable)
+        )
+        return replace(self, target=target, potential=potential, crossable=crossable)
+
     def marginals(
         self,
         query: str,
@@ -209,7 +217,7 @@ class Conditional:
             return Answers(answers, how, warned, found.log_z)
         return sampled(
             self.potential, self.evidence, self.ladder, questions, functions,
-            rng or Generator().manual_seed(0), plan or Plan(), progress,
+            rng or generator(self.target.device), plan or Plan(), progress,
         )  # fmt: skip
 
     def most_probable(
@@ -227,7 +235,7 @@ class Conditional:
             warned = tuple(lost_digits(found.largest, self.target.dtype))
             return Best(found.best, found.best_score, exact=True, warnings=warned)
         return search.searched(
-            self.target, self.crossable, self.evidence, rng or Generator().manual_seed(0),
+            self.target, self.crossable, self.evidence, rng or generator(self.target.device),
             restarts=restarts, steps=steps, progress=progress,
         )  # fmt: skip
 
@@ -253,7 +261,7 @@ class Conditional:
                 warnings=tuple(lost_digits(found.largest, self.target.dtype)),
             )  # fmt: skip
         low, high, low_error, high_error = estimated(
-            self.target, self.potential, self.evidence, rng or Generator().manual_seed(0),
+            self.target, self.potential, self.evidence, rng or generator(self.target.device),
             chains=chains, steps=steps, sweeps=sweeps, progress=progress,
         )  # fmt: skip
         warned = tuple(lost_digits(exact.size_of(scores), self.target.dtype))

@@ -71,7 +71,7 @@ def searched(
         if progress is not None:
             progress(step + 1, steps)
     worlds = _satisfying(target, values, rng, evidence)
-    worlds, scores = climb(target, worlds, evidence)
+    worlds, scores = climb(target, worlds.cpu(), evidence)
     best = int(scores[0].argmax())
     highest = float(scores[0, best])
     agreed = float((scores[0] >= highest - 1e-6 * (1 + abs(highest))).sum()) / restarts

@@ -12,11 +12,11 @@ from nmln.errors import InputError
 from nmln.evidence import Evidence
 from nmln.kernels.combined import Lazy
 from nmln.kernels.metropolis import Metropolis
-from nmln.kernels.moves import Attributes, accept, draw, free_groups
+from nmln.kernels.moves import Attributes, Proposal, draw, free_groups, offer
 from nmln.kernels.registry import KERNELS
 from nmln.signals import give_way
 from nmln.space import Space
-from nmln.types import Groups, Info, Potential, Scores, State, Values
+from nmln.types import Groups, Info, Potential, State, Values
 
 
 class _Tables(NamedTuple):
@@ -56,24 +56,22 @@ class BalancedMetropolis:
         before, infos = state.values, []
         for _ in range(self.moves):
             give_way(step=True)
-            state, info = self._move(potential, state, rng)
+            state, info = offer(potential, state, self.propose(state.values, rng), rng)
             infos.append(info)
         moved = (state.values != before).any(-1).to(state.scores.dtype).mean(1)
         return state, Info(torch.stack([info.acceptance for info in infos]).mean(0), moved)
 
     @torch.no_grad()
-    def _move(self, potential: Potential, state: State, rng: Generator) -> tuple[State, Info]:
+    def propose(self, values: Values, rng: Generator) -> Proposal:
+        """Another category of one group, the same group on the way back."""
         changes = Metropolis(self.space, self.evidence)
-        forward = self.choice(state.values)
+        forward = self.choice(values)
         place = draw(forward, rng)
         groups = self._tables.free.to(place.device)[place]
         others = changes.others(groups)
         uniform = torch.rand(others.shape, generator=rng, dtype=torch.float64, device=others.device)
-        values = changes.change(state.values, groups, 1 + (uniform * others).long())
-        proposed = State(values, potential.score(values))
-        backward = self.choice(values)
-        ratio = log_ratio(state.scores, proposed.scores, forward, backward, place)
-        return accept(state, proposed, ratio, rng)
+        changed = changes.change(values, groups, 1 + (uniform * others).long())
+        return Proposal(changed, log_factor(forward, self.choice(changed), place))
 
     @cached_property
     def _tables(self) -> _Tables:
@@ -96,17 +94,15 @@ class BalancedMetropolis:
         return -(logs[counts.long()] + logs[present.long()]).gather(2, kind)
 
 
-def log_ratio(
-    scores: Scores,
-    new_scores: Scores,
+def log_factor(
     forward: Float64[Tensor, "levels chains free"],
     backward: Float64[Tensor, "levels chains free"],
     place: Groups,
-) -> Scores:
-    """The logarithm of the Metropolis-Hastings ratio: the same group must be chosen on the way back."""
+) -> Float64[Tensor, "levels chains"]:
+    """The factor of a proposal: the same group must be chosen on the way back."""
     there = forward.gather(2, place[..., None]).squeeze(2)
     returning = backward.gather(2, place[..., None]).squeeze(2)
-    return new_scores.double() - scores.double() + (returning - there)
+    return returning - there
 
 
 KERNELS.add("balanced", lambda space, evidence: Lazy(BalancedMetropolis(space, evidence)))

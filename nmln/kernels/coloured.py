@@ -59,7 +59,7 @@ class ColouredGibbs:
         expected = self.space.one_hot(values, state.scores.dtype) if self.expects else None
         for groups in self.classes:
             log_p = self.conditionals(potential, values, groups)
-            values[..., groups] = draw(log_p, rng).to(values.dtype)
+            values[..., groups.to(values.device)] = draw(log_p, rng).to(values.dtype)
             if expected is not None:
                 self._expect(expected, groups, log_p.exp())
         moved = (values != state.values).any(-1).to(state.scores.dtype).mean(1)

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64, Int64
 from torch import Generator, Tensor
 
 from nmln.errors import InputError
 from nmln.evidence import Evidence
+from nmln.kernels.moves import Proposal, Proposing, accept, draw, log_ratio
 from nmln.types import Info, Kernel, Potential, State, Values
 
 
@@ -65,6 +66,64 @@ class Mixture:
 
 
 @dataclass(frozen=True)
+class ByLevel:
+    """One of several proposals, drawn for every chain by itself with weights that its level sets.
+
+    `weights` has a row for every level, the target last, and in it a weight for every kernel. Rows count
+    from the target: where there are more levels than rows, the levels above take the first row; where
+    there are fewer, the last rows count. One score per move serves all chains, whatever they propose.
+    """
+
+    kernels: tuple[Proposing, ...]
+    weights: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        for row in self.weights or ((),):
+            if len(row) != len(self.kernels) or not sum(row) > 0 or not all(w >= 0 for w in row):
+                raise InputError(
+                    f"every level needs a weight of at least 0 for each of the {len(self.kernels)} "
+                    f"kernels, and one above 0, got {tuple(row)}."
+                )
+
+    def init(self, potential: Potential, values: Values) -> State:
+        return self.kernels[0].init(potential, values)
+
+    @torch.no_grad()
+    def step(self, potential: Potential, state: State, rng: Generator) -> tuple[State, Info]:
+        shares = self.shares(potential.levels).to(state.values.device)
+        chosen = draw(shares.log()[:, None].expand(-1, state.values.shape[1], -1), rng)
+        proposal = self.propose(state.values, chosen, rng)
+        proposed = State(proposal.values, potential.score(proposal.values))
+        ratio = log_ratio(state.scores, proposed.scores, proposal.factor)
+        state, info = accept(state, proposed, ratio, rng)
+        probability = ratio.clamp(max=0).exp()
+        empty = shares.new_zeros(shares.shape)
+        turns = empty.scatter_add(1, chosen, torch.ones_like(probability))
+        parts = empty.scatter_add(1, chosen, probability) / turns  # NaN where one had no turn
+        return state, Info(info.acceptance, info.moved, parts.T.to(info.acceptance.dtype))
+
+    def shares(self, levels: int) -> Float64[Tensor, "levels kernels"]:
+        """The probability of each kernel at each level."""
+        first = len(self.weights) - levels
+        rows = [self.weights[max(0, first + level)] for level in range(levels)]
+        weights = torch.tensor(rows, dtype=torch.float64)
+        return weights / weights.sum(1, keepdim=True)
+
+    def propose(
+        self, values: Values, chosen: Int64[Tensor, "levels chains"], rng: Generator
+    ) -> Proposal:
+        """What the chosen kernel of every chain proposes."""
+        changed = values.clone()
+        factor = torch.zeros(chosen.shape, dtype=torch.float64, device=values.device)
+        for number, kernel in enumerate(self.kernels):
+            level, chain = torch.nonzero(chosen == number, as_tuple=True)
+            if len(level):
+                one = kernel.propose(values[level, chain][None], rng)
+                changed[level, chain], factor[level, chain] = one.values[0], one.factor[0]
+        return Proposal(changed, factor)
+
+
+@dataclass(frozen=True)
 class Lazy:
     """A kernel that every chain skips with probability `rest`, independently of the others.
 
@@ -99,7 +158,7 @@ def simple_kernels(kernel: Kernel) -> tuple[Kernel, ...]:
     """The kernels that a kernel is made of, in the order of `Info.parts`; itself if it is simple."""
     if isinstance(kernel, Lazy):
         return simple_kernels(kernel.kernel)
-    if isinstance(kernel, Composition | Mixture):
+    if isinstance(kernel, Composition | Mixture | ByLevel):
         return tuple(one for part in kernel.kernels for one in simple_kernels(part))
     return (kernel,)
 

@@ -1,18 +1,47 @@
 """Shared parts of the kernels: which groups may move, drawing categories, accepting proposals."""
 
 from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Generator, Tensor
 
 from nmln.errors import InputError
 from nmln.evidence import Evidence
 from nmln.space import Space
-from nmln.types import Alternatives, Groups, Info, Potential, Scores, Slopes, State, Values
+from nmln.types import (
+    Alternatives,
+    Groups,
+    Info,
+    Kernel,
+    Potential,
+    Scores,
+    Slopes,
+    State,
+    Values,
+)
 
 Attributes = Sequence[str] | None
 """The names of the attributes that a kernel moves; None: all of them."""
+
+
+class Proposal(NamedTuple):
+    """Worlds that a kernel proposes.
+
+    `factor` is the logarithm of the probability of proposing the way back over that of the way there;
+    minus infinity where nothing could be proposed, and the world is the present one.
+    """
+
+    values: Values
+    factor: Float64[Tensor, "levels chains"]
+
+
+@runtime_checkable
+class Proposing(Kernel, Protocol):
+    """A kernel that proposes one world per chain, whatever its level, and accepts it by the score."""
+
+    def propose(self, values: Values, rng: Generator) -> Proposal: ...
 
 
 def free_groups(
@@ -123,6 +152,22 @@ def perturbed(
     """Logits with Gumbel noise: the largest is a draw, the order a draw without replacement."""
     uniform = torch.rand(logits.shape, generator=rng, dtype=torch.float64, device=logits.device)
     return logits.double() - torch.log(-torch.log(uniform.clamp(min=1e-300)))
+
+
+@torch.no_grad()
+def offer(
+    potential: Potential, state: State, proposal: Proposal, rng: Generator
+) -> tuple[State, Info]:
+    """Score the proposed worlds, and accept them by Metropolis-Hastings."""
+    proposed = State(proposal.values, potential.score(proposal.values))
+    return accept(state, proposed, log_ratio(state.scores, proposed.scores, proposal.factor), rng)
+
+
+def log_ratio(
+    scores: Scores, new_scores: Scores, factor: Float64[Tensor, "levels chains"]
+) -> Float64[Tensor, "levels chains"]:
+    """The logarithm of the Metropolis-Hastings ratio, in double precision."""
+    return new_scores.double() - scores.double() + factor
 
 
 def accept(state: State, proposed: State, log_ratio: Scores, rng: Generator) -> tuple[State, Info]:

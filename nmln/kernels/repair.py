@@ -29,7 +29,7 @@ def repair(
     times the number of groups) it ends with an error that names a formula which still fails.
     """
     rules = evidence or Evidence.none(potential.space)
-    free = torch.nonzero(rules.counts > 1).flatten()
+    free = torch.nonzero(rules.counts > 1).flatten().to(values.device)
     values, violations = values.clone(), potential.violations_of(values)
     for _ in range(rounds if rounds is not None else 10 * potential.space.groups):
         give_way()
@@ -40,11 +40,11 @@ def repair(
         some = values[:, chains]
         tried = _changed(rules, free, some, rng)
         found = potential.violations_of(tried.flatten(1, 2)).unflatten(1, (len(chains), -1))
-        uniform = torch.rand(found.shape, generator=rng)
+        uniform = torch.rand(found.shape, generator=rng, device=found.device)
         best = (found + 0.5 * uniform).argmin(-1, keepdim=True)  # ties are broken by chance
         fewer = found.gather(2, best).squeeze(2)
         now = violations[:, chains]
-        reckless = torch.rand(now.shape, generator=rng) < _ANYWAY
+        reckless = torch.rand(now.shape, generator=rng, device=now.device) < _ANYWAY
         take: Bool[Tensor, "levels chains"] = broken[:, chains] & ((fewer <= now) | reckless)
         index = best[..., None].expand(-1, -1, 1, values.shape[2])
         values[:, chains] = torch.where(take[..., None], tried.gather(2, index).squeeze(2), some)
@@ -55,10 +55,10 @@ def repair(
 
 def _changed(rules: Evidence, free: Tensor, worlds: Values, rng: Generator) -> Tensor:
     """Each world, several times over, with one free group set to one of its allowed categories."""
-    shape = (*worlds.shape[:2], _CANDIDATES)
-    groups = free[torch.randint(len(free), shape, generator=rng)]
-    uniform = torch.rand(shape, generator=rng, dtype=torch.float64)
-    category = rules.choices(groups, (uniform * rules.counts[groups]).long())
+    shape, device = (*worlds.shape[:2], _CANDIDATES), worlds.device
+    groups = free[torch.randint(len(free), shape, generator=rng, device=device)]
+    uniform = torch.rand(shape, generator=rng, dtype=torch.float64, device=device)
+    category = rules.choices(groups, (uniform * rules.counts.to(device)[groups]).long())
     copies = worlds[:, :, None].expand(-1, -1, _CANDIDATES, -1)
     return copies.scatter(3, groups[..., None], category[..., None].to(worlds.dtype))
 

@@ -7,10 +7,12 @@ from typing import Any
 from torch import Generator
 
 from nmln.config import Config
+from nmln.errors import InputError
 from nmln.evidence import Evidence
 from nmln.kernels.registry import kernel_named
 from nmln.noise import uniform
 from nmln.potentials.base import BasePotential
+from nmln.potentials.scaled import ScaledPotential
 from nmln.potentials.total import TotalPotential
 from nmln.sampler import Phases, sample
 from nmln.space import Space
@@ -40,6 +42,7 @@ class ModelChains:
         kernel: str = "",
         evidence: Evidence | None = None,
         added: BasePotential | None = None,
+        sharpen: float = 1.0,
     ) -> "ModelChains":
         """The chains of a model, as its settings say.
 
@@ -51,9 +54,10 @@ class ModelChains:
             kernel: the name of a kernel; empty for `config.sampling.kernel`.
             evidence: what every world agrees with.
             added: one more potential with as many levels as the chains have.
+            sharpen: a number that the model's scores at the target are multiplied by.
         """
         method = Method.of(config.ladder)
-        sampled = method.sampled(potential)
+        sampled = sharpened(method.sampled(potential), sharpen)
         if added is not None:
             sampled = TotalPotential([sampled]).add(added)
         return ModelChains(
@@ -84,3 +88,24 @@ class ModelChains:
             phases=self.phases,
             **options,
         )
+
+
+def check_sharpening(sharpen: float) -> None:
+    """Refuse a number that scores cannot be multiplied by."""
+    if not 0 < sharpen < float("inf"):
+        raise InputError(
+            f"sharpen must be a positive finite number, got {sharpen:g}: the scores of the target level "
+            "are multiplied by it. Above 1, probable worlds become more probable; 1 changes nothing.",
+            token="sharpen",
+        )
+
+
+def sharpened(potential: BasePotential, sharpen: float) -> BasePotential:
+    """A potential whose target has its scores multiplied by a number: exp(sharpen * rho) / Z.
+
+    Only the target changes, so that the noisier levels supply it as before. At 1 it is the same object.
+    """
+    check_sharpening(sharpen)
+    if sharpen == 1:
+        return potential
+    return ScaledPotential(potential, [*[1.0] * (potential.levels - 1), float(sharpen)])

@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Integer
 from torch import Generator, Tensor
 
 from nmln.buckets import Bucket, in_buckets
 from nmln.checkpoint import MODEL, load_model, save_model
 from nmln.config import Config, override
+from nmln.devices import device_of, generator, move
 from nmln.errors import InputError
 from nmln.evidence import Evidence, VirtualEvidence
 from nmln.inference import Conditional
@@ -125,6 +127,14 @@ class Model:
         """This model with the parameters that sampling uses: their average, if there is one."""
         return replace(self, potential=trainer.average or trainer.potential, replicas=None)
 
+    def to(self, device: str | torch.device) -> "Model":
+        """This model on a device, as `--device` names it: its parameters are moved, not copied.
+
+        Chains, queries and training of the result run there.
+        """
+        found = device if isinstance(device, torch.device) else device_of(device)
+        return replace(self, potential=move(self.potential, found))
+
     def on(self, space: Space, *, warn: bool = True) -> "Model":
         """The model of one domain, which may be another one than those of the data.
 
@@ -168,6 +178,7 @@ class Model:
         recorder: Observer | None = None,
         added: BasePotential | None = None,
         start: stored.Start = "auto",
+        sharpen: float = 1.0,
     ) -> Iterator[Sweep]:
         """Chains at all levels; the worlds of the target are `sweep.state.values[-1]`.
 
@@ -190,10 +201,14 @@ class Model:
                 `constraint(space, formulas, levels)`.
             start: `noise`, `model` for the replicas of the model, or `auto`: the replicas if there are
                 some, nothing changes the distribution, and no burn-in is given.
+            sharpen: B multiplies the model's scores at the target, whose worlds then have the
+                distribution exp(B * score) / Z; `added` is not multiplied.
         """
-        running = self.chains(moves=moves, kernel=kernel, evidence=evidence, added=added)
+        running = self.chains(
+            moves=moves, kernel=kernel, evidence=evidence, added=added, sharpen=sharpen
+        )
         count = self.config.chains.replicas if chains is None else chains
-        changed = evidence is not None or added is not None
+        changed = evidence is not None or added is not None or sharpen != 1
         told = self._beginning(start, burn_in, moves, changed, 100)
         first = stored.first_worlds(
             running, self.replicas if told.from_replicas else None, count, rng
@@ -204,7 +219,7 @@ class Model:
         self, start: stored.Start, burn_in: int | None, moves: int, changed: bool, noise: int
     ) -> stored.Decision:
         """Where chains start; `changed`: their target is another one than that of the model."""
-        condition = "evidence or a potential is added" if changed else None
+        condition = "evidence, a potential or sharpening is given" if changed else None
         pace = moves / self.config.sampling.moves if moves else 1.0
         return stored.decide(start, burn_in, [self.replicas], condition, pace, noise)
 
@@ -215,6 +230,7 @@ class Model:
         kernel: str = "",
         evidence: Evidence | None = None,
         added: BasePotential | None = None,
+        sharpen: float = 1.0,
     ) -> ModelChains:
         """What runs the chains of this model, for more control than `sample` gives.
 
@@ -223,6 +239,7 @@ class Model:
             kernel: the name of a kernel; empty for `config.sampling.kernel`.
             evidence: what every world agrees with.
             added: one more potential with as many levels as the chains have.
+            sharpen: a number that the model's scores at the target are multiplied by.
         """
         refuse_several(self.domains, "sampling chains")
         return ModelChains.of(
@@ -233,6 +250,7 @@ class Model:
             kernel=kernel,
             evidence=evidence,
             added=added,
+            sharpen=sharpen,
         )
 
     def generate(
@@ -253,6 +271,7 @@ class Model:
         size: int | None = None,
         sizes: Sequence[int] | None = None,
         start: stored.Start = "auto",
+        sharpen: float = 1.0,
     ) -> list[Any]:
         """n results, decoded by what the language is about; the same seed gives the same results.
 
@@ -285,16 +304,18 @@ class Model:
             sizes: several sizes, by their shares among each other in the data; evenly, if one was not in
                 the data.
             start: where the chains start, as in `sample`.
+            sharpen: a number that the model's scores at the target are multiplied by, given the size:
+                above 1, results are more often valid and less varied.
         """
         domains = asked_for(self.domains, self.space, size, sizes)
-        changed = evidence is not None or added is not None
+        changed = evidence is not None or added is not None or sharpen != 1
         if domains:
             options: dict[str, Any] = {
                 "chains": chains, "burn_in": burn_in, "thin": thin, "moves": moves, "kernel": kernel,
                 "evidence": evidence, "added": added, "kind": kind, "valid_only": valid_only,
-                "start": start,
+                "start": start, "sharpen": sharpen,
             }  # fmt: skip
-            refuse_conditions(domains, changed)
+            refuse_conditions(domains, evidence is not None or added is not None)
 
             def results(space: Space, count: int, own: int, tries: int | None) -> list[Any]:
                 there = self.on(space, warn=False)
@@ -309,7 +330,7 @@ class Model:
         told = self._beginning(start, burn_in, moves, changed, stored.BURN_IN)
         sweeps = self.sample(
             told.burn_in + thin * -(-most // chains),
-            Generator().manual_seed(seed),
+            generator(self.potential.device, seed),
             chains=chains,
             burn_in=told.burn_in,
             thin=thin,
@@ -318,6 +339,7 @@ class Model:
             evidence=evidence,
             added=added,
             start="model" if told.from_replicas else "noise",
+            sharpen=sharpen,
         )
         return collect((sweep.state.values[-1] for sweep in sweeps), decode, n, valid_only)
 

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Int64
 from torch import Generator, Tensor
 
+from nmln.devices import generator
 from nmln.errors import InputError
 from nmln.model.chains import ModelChains
 from nmln.space import Space
@@ -167,7 +168,7 @@ def _fits(values: Tensor, space: Space, levels: int) -> bool:
 def chosen(replicas: int, chains: int, rng: Generator) -> Int64[Tensor, " chains"]:
     """The replicas that chains start from: each once in random order, again and again."""
     rounds = -(-chains // replicas)
-    orders = [torch.randperm(replicas, generator=rng) for _ in range(rounds)]
+    orders = [torch.randperm(replicas, generator=rng, device=rng.device) for _ in range(rounds)]
     return torch.cat(orders)[:chains]
 
 
@@ -178,7 +179,7 @@ def first_worlds(
     if replicas is None:
         return running.noise(chains, rng)
     (values,) = replicas.values
-    return values[:, chosen(values.shape[1], chains, rng)]
+    return values.to(rng.device)[:, chosen(values.shape[1], chains, rng)]
 
 
 class Decision(NamedTuple):
@@ -272,7 +273,7 @@ def mixed_from_noise(
     target: list[Tensor] = []
     blocks = [min(block, chains - first) for first in range(0, chains, block)]
     for number, count in enumerate(blocks):
-        rng = Generator().manual_seed(seed + number)
+        rng = generator(running.potential.device, seed + number)
         start = running.noise(count, rng)
         last: deque[Tensor] = deque(maxlen=_WATCHED)
         for sweep in running.run(start, whole, rng, warm_up=sweeps):

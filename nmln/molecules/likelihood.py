@@ -7,24 +7,29 @@ than a renumbering,
 
     log p(molecule) = log sum_K (n! / |Aut K|) exp rho(K) - log Z.
 
-This holds for scores that do not depend on the numbering, which is checked.
+This holds for scores that do not depend on the numbering, which is checked. Given evidence, the worlds
+that do not agree with it are left out of the count.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import log
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import factorial, inf, log
 
 import torch
 from jaxtyping import Float64, Int64, Integer
 from torch import Generator, Tensor
 
 from nmln.errors import InputError
+from nmln.evidence import Evidence
+from nmln.logic import Atom, Constant, Equal, Formula, WeightedFormula, parts
+from nmln.molecules.agreement import Agreement
 from nmln.molecules.chemistry import NODE, Molecule, atoms_of, decode_rows, encode_all
 from nmln.molecules.chemistry.kekule import kekule_structures
 from nmln.potentials.base import BasePotential
 from nmln.space import Space
 
 _AT_ONCE = 1024  # worlds scored together
+_TOGETHER = 1000  # molecules whose structures are found together
 _TRIED = 16  # worlds that are renumbered to check that the score stays the same
 
 
@@ -86,6 +91,17 @@ class Structures:
             )
         return Structures.of(space, encoded.worlds)
 
+    def given(self, evidence: Evidence) -> "Structures":
+        """The same structures, each with the number of its worlds that agree with the evidence."""
+        agreement = Agreement(evidence)
+        whole = log(factorial(agreement.nodes))
+        counts = []
+        for world, logs in zip(self.worlds, self.log_counts.tolist(), strict=True):
+            agreeing = agreement.numberings(world)
+            # log_counts is log n! - log |Aut|: dividing by the symmetries is adding what is left.
+            counts.append(log(agreeing) + logs - whole if agreeing else -inf)
+        return replace(self, log_counts=torch.tensor(counts, dtype=torch.float64))
+
     def log_sums(self, scores: Float64[Tensor, " structures"]) -> Float64[Tensor, " molecules"]:
         """The log of the sum of exp(score) over the worlds of each molecule."""
         first = torch.searchsorted(self.molecule, torch.arange(self.molecules))
@@ -113,6 +129,60 @@ def log_probabilities(
     """The log-probability at the target level of each molecule, from its structures."""
     check_numbering(potential, structures)
     return structures.log_sums(_target_scores(potential, structures.worlds)) - log_z
+
+
+def log_weights(
+    potential: BasePotential,
+    space: Space,
+    smiles: Sequence[str],
+    evidence: Evidence | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Float64[Tensor, " molecules"]:
+    """The log-probability of each molecule at the target level, plus log Z: enough to rank them.
+
+    Minus infinity is the weight of a molecule that the potential or the evidence forbids. One core takes
+    0.8 ms per molecule of ten atoms.
+
+    Args:
+        potential: its scores must not depend on how atoms are numbered; this is checked.
+        space: the language and the size of all molecules.
+        smiles: the molecules.
+        evidence: what the worlds agree with, so that the weights are those of the conditional
+            distribution.
+        progress: called with the number of molecules done.
+    """
+    found = []
+    for start in range(0, len(smiles), _TOGETHER):
+        structures = Structures.of_smiles(space, smiles[start : start + _TOGETHER])
+        if evidence is not None:
+            structures = structures.given(evidence)
+        found.append(log_probabilities(potential, structures, 0.0))
+        if progress is not None:
+            progress(min(len(smiles), start + _TOGETHER))
+    return torch.cat([*found, torch.zeros(0, dtype=torch.float64)])
+
+
+def refuse_named_nodes(formulas: Iterable[WeightedFormula]) -> None:
+    """Refuse formulas that name single atoms: worlds of one molecule would have different scores."""
+    for one in formulas:
+        if _names_a_node(one.formula):
+            raise InputError(
+                f"the likelihood of a molecule needs formulas that treat all atoms alike, but {one} "
+                "names a single one. Write it with variables.",
+                token=str(one),
+                kind="unsupported",
+            )
+
+
+def _names_a_node(formula: Formula) -> bool:
+    match formula:
+        case Atom(_, terms):
+            pass
+        case Equal(left, right):
+            terms = (left, right)
+        case _:
+            return any(map(_names_a_node, parts(formula)))
+    return any(isinstance(term, Constant) and term.sort == NODE for term in terms)
 
 
 @torch.no_grad()

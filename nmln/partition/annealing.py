@@ -93,11 +93,15 @@ class AnnealingPath:
         """The derivative of the score by beta; the state has the scores of the end."""
         if self.start is None:
             return state.scores
-        return state.scores - self.start.evaluate(state.values)
+        values, there = state.values, self.start.device
+        return state.scores - self.start.evaluate(values.to(there)).to(values.device)
 
     def start_of(self, values: Values) -> tuple[Scores | float, Slopes | float]:
         """Scores and slopes of the start."""
-        return (0.0, 0.0) if self.start is None else self.start.evaluate_with_slopes(values)
+        if self.start is None:
+            return 0.0, 0.0
+        scores, slopes = self.start.evaluate_with_slopes(values.to(self.start.device))
+        return scores.to(values.device), slopes.to(values.device)
 
 
 class _Between(BasePotential):

@@ -128,7 +128,9 @@ def estimate_log_z(
         f"recording {in_digits(recorded)} worlds",
         "Take fewer chains or sweeps.",
     )
-    start = IndependentPotential.fit(potential.space, worlds[None]).to(noisiest.dtype)
+    start = IndependentPotential.fit(potential.space, worlds[None]).to(
+        noisiest.device, noisiest.dtype
+    )
     path = AnnealingPath(noisiest, start)
     done, total = 0, sweeps + 2 * steps
 
@@ -161,7 +163,9 @@ def estimate_log_z(
 
 def log_mean_of(works: Works) -> tuple[float, float]:
     """The log of the mean of exp(work) and its standard error."""
-    mean, influence = log_mean(works[None, None], label_blocks(1, len(works), None))
+    mean, influence = log_mean(
+        works[None, None], label_blocks(1, len(works), None).to(works.device)
+    )
     return float(mean), float(standard_error(influence))
 
 

@@ -52,6 +52,11 @@ class BasePotential(nn.Module, ABC):
         """The type of the scores."""
         return self.precision.dtype
 
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters and tables are; worlds of another device are copied to it and scored."""
+        return self.precision.device
+
     def at_levels(self, levels: Sequence[int]) -> "BasePotential":
         """This potential at some of its levels only, with copies of their parameters.
 
@@ -86,7 +91,7 @@ class BasePotential(nn.Module, ABC):
                 f"another language: {found or 'the space has other values.'}",
                 kind="conflict",
             )
-        return self if space == self.space else self.grounded(space)
+        return self if space == self.space else _tables_on(self.grounded(space), self.device)
 
     def grounded(self, space: Space) -> "BasePotential":
         """`on` for a space that is another one over the same language; for subclasses to define."""
@@ -155,7 +160,8 @@ class BasePotential(nn.Module, ABC):
         Here 1 for every forbidden world; a potential that can count its violations overrides this, so
         that a search can measure its progress.
         """
-        return (self.evaluate(values) == float("-inf")).to(self.dtype)
+        scores = self.evaluate(values.to(self.device)).to(values.device)
+        return (scores == float("-inf")).to(self.dtype)
 
     def forbidden_by(self, level: int, world: Integer[Tensor, " groups"]) -> list[str]:
         """The hard formulas that forbid a world at a level, as text."""
@@ -163,13 +169,14 @@ class BasePotential(nn.Module, ABC):
 
     def score(self, values: Values) -> Scores:
         self._check_values(values)
-        scores = self.evaluate(values)
+        scores = self.evaluate(values.to(self.device)).to(values.device)
         self._check_scores(scores, values)
         return scores
 
     def score_and_slopes(self, values: Values) -> tuple[Scores, Slopes]:
         self._check_values(values)
-        scores, slopes = self.evaluate_with_slopes(values)
+        scores, slopes = self.evaluate_with_slopes(values.to(self.device))
+        scores, slopes = scores.to(values.device), slopes.to(values.device)
         self._check_scores(scores, values)
         self._check_scores(slopes.sum(-1), values, "slopes that sum to ")
         return scores, slopes
@@ -183,7 +190,8 @@ class BasePotential(nn.Module, ABC):
                 f"one group from 0 to {self.space.groups - 1} must be chosen for every chain, in the "
                 f"shape (levels, chains) = {tuple(values.shape[:2])}, got {tuple(groups.shape)}."
             )
-        scores = self.evaluate_alternatives(values, groups)
+        scores = self.evaluate_alternatives(values.to(self.device), groups.to(self.device))
+        scores = scores.to(values.device)
         self._check_real(scores)
         highest = scores.amax(-1)  # NaN, if one of them is
         if bool((highest.isnan() | (highest == float("inf"))).any()):
@@ -197,7 +205,7 @@ class BasePotential(nn.Module, ABC):
     def score_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
         """`evaluate_changes`, checked; no graph is kept."""
         self._check_values(values)
-        changes = self.evaluate_changes(values, groups)
+        changes = self.evaluate_changes(values.to(self.device), groups).to(values.device)
         self._check_real(changes)
         highest = (
             changes.flatten(2).amax(-1) if len(groups) else changes.new_zeros(values.shape[:2])
@@ -263,6 +271,15 @@ class BasePotential(nn.Module, ABC):
 
 Kind = TypeVar("Kind", bound=BasePotential)
 _Module = TypeVar("_Module", bound=nn.Module)
+
+
+def _tables_on(potential: Kind, device: torch.device) -> Kind:
+    """The potential, with tables that were made anew moved to the device of its parameters."""
+    for module in potential.modules():
+        for name, table in module._buffers.items():
+            if table is not None and table.device != device:
+                module._buffers[name] = table.to(device)
+    return potential
 
 
 def sharing(potential: Kind, space: Space) -> Kind:

@@ -141,7 +141,7 @@ class FormulaPotential(BasePotential):
 
     def violations_of(self, values: Values) -> Float[Tensor, "levels chains"]:
         strict = self.weights.new_tensor(self.strengths) == 1
-        return self.violations(values).sum(-1) * strict[:, None]
+        return self.violations(values).sum(-1) * strict.to(values.device)[:, None]
 
     def forbidden_by(self, level: int, world: Integer[Tensor, " groups"]) -> list[str]:
         if self.strengths[level] < 1:
@@ -199,7 +199,7 @@ class FormulaPotential(BasePotential):
             grounding.add_changes(worlds, groups, weights[:, index], changes)
         if self._hard:
             changes = changes.masked_fill(changes < -_FORBIDDING / 2, float("-inf"))
-        exists = torch.arange(most) < self.space.sizes[groups][:, None]
+        exists = torch.arange(most) < self.space.sizes[groups.cpu()][:, None]
         changes = changes.masked_fill(~exists.to(values.device), float("-inf"))
         return changes.unflatten(0, values.shape[:2])
 

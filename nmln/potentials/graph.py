@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from jaxtyping import Float, Integer
 from torch import Generator, Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from nmln.config import ModelConfig
 from nmln.errors import InputError
+from nmln.potentials import compiled
 from nmln.potentials.base import (
     BasePotential,
     Labels,
@@ -24,6 +24,7 @@ from nmln.potentials.base import (
     sharing,
     uniform_weights,
 )
+from nmln.potentials.compiled import Kernel, Library
 from nmln.potentials.messages import (
     Weights,
     Workspace,
@@ -33,6 +34,7 @@ from nmln.potentials.messages import (
     transform,
     transform_back,
 )
+from nmln.potentials.recomputed import Recomputed
 from nmln.potentials.registry import POTENTIALS, NamedPotential
 from nmln.potentials.wiring import Bags, Graphs, Wiring
 from nmln.space import Space
@@ -53,7 +55,8 @@ class GraphPotential(BasePotential):
     neighbours are alike, so that k of them add up to k times one of them, layer after layer. Predicates
     of arity 3 and more are refused.
 
-    Worlds are scored in batches that fit the cache, whatever their number.
+    Worlds are scored in batches that fit the cache, whatever their number; by the compiled kernel
+    (compiled.py) where it was built and the numbers are of single precision on the processor.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class GraphPotential(BasePotential):
         self.residual, self.mean_messages, self.pool_scale = residual, mean_messages, pool_scale
         self._rooms: dict[int, Workspace] = {}
         self._views: tuple[tuple[int, ...], list[Weights]] | None = None
+        self._kernel: Kernel | None = None
         self._compact = hidden >= 96  # below, leaving rows out costs as much as it saves
         relations = self.wiring.relations
         inputs = [self.wiring.features] + [hidden] * (layers - 1)
@@ -113,7 +117,7 @@ class GraphPotential(BasePotential):
     def grounded(self, space: Space) -> "GraphPotential":
         new = sharing(self, space)
         new.wiring = Wiring(space, self.include_null).to(self.hear_bias[0])
-        new._rooms, new._views = {}, None
+        new._rooms, new._views, new._kernel = {}, None, None
         return new
 
     def labels(self) -> dict[str, dict[int, Labels]]:
@@ -145,6 +149,9 @@ class GraphPotential(BasePotential):
             [layer.bias for layer in layers],
         ]
 
+    def _tensors(self) -> list[Tensor]:
+        return [tensor for stack in self._stacks() for tensor in stack]
+
     def _weights(self, level: int) -> Weights:
         return Weights(*([tensor[level] for tensor in stack] for stack in self._stacks()))
 
@@ -152,13 +159,26 @@ class GraphPotential(BasePotential):
 
     def evaluate(self, values: Values) -> Scores:
         if torch.is_grad_enabled():
-            stacks = [tensor for stack in self._stacks() for tensor in stack]
+            stacks = self._tensors()
             if any(tensor.requires_grad for tensor in stacks):
-                return _Recomputed.apply(self, values, *stacks)
+                return Recomputed.apply(self, values, *stacks)
         return self._score_batches(values)
+
+    def _compiled(self, values: Values) -> tuple[Kernel, Library] | None:
+        """The compiled kernel, where there is one that serves these worlds."""
+        library = compiled.library()
+        if library is None or self.mean_messages or not compiled.usable(self.hear_bias[0], values):
+            return None
+        if self._kernel is None:
+            shape = (self.layers, self.hidden, self.residual, self.pool_scale)
+            self._kernel = Kernel(self.wiring, *shape)
+        return self._kernel, library
 
     @torch.no_grad()
     def _score_batches(self, values: Values) -> Scores:
+        if found := self._compiled(values):
+            kernel, library = found
+            return kernel.score(library, self._tensors(), values)
         together = len(values) * values.shape[1]
         small = 0 < together * self.wiring.nodes <= _TOGETHER
         if small and not (self.mean_messages or self._compact):
@@ -197,7 +217,7 @@ class GraphPotential(BasePotential):
 
     def _all_weights(self) -> list[Weights]:
         """Views of all levels, kept as long as the parameters stay where they are."""
-        where = tuple(tensor.data_ptr() for stack in self._stacks() for tensor in stack)
+        where = tuple(tensor.data_ptr() for tensor in self._tensors())
         if self._views is None or self._views[0] != where:
             with torch.inference_mode(False):
                 views = [
@@ -211,7 +231,7 @@ class GraphPotential(BasePotential):
 
     def __getstate__(self) -> dict[str, Any]:
         """The state to pickle or copy, without the buffers that only serve speed."""
-        return {**self.__dict__, "_rooms": {}, "_views": None}
+        return {**self.__dict__, "_rooms": {}, "_views": None, "_kernel": None}
 
     def _one_hot(self, worlds: Integer[Tensor, "worlds groups"]) -> Float[Tensor, "worlds entries"]:
         return self.space.one_hot(worlds, self.dtype)
@@ -282,6 +302,13 @@ class GraphPotential(BasePotential):
         shape, device = values.shape[:2], values.device
         scores = torch.empty(shape, dtype=self.dtype, device=device)
         slopes = torch.zeros(*shape, self.space.entries, dtype=self.dtype, device=device)
+        if found := self._compiled(values):
+            kernel, library = found
+            scores, by_feature, by_adjacency = kernel.slopes(library, self._tensors(), values)
+            flat = slopes.flatten(0, 1)
+            self.wiring.spread_features(flat, by_feature)
+            self.wiring.spread_adjacency(flat, by_adjacency)
+            return scores, slopes
         size, weights = self._batch_size(values), self._all_weights()
         if self.mean_messages:
             for level, some in self._batches(values):
@@ -386,36 +413,6 @@ class GraphPotential(BasePotential):
             scores = self._densely(onehot, weights)
             (slopes,) = torch.autograd.grad(scores.sum(), onehot)
         return scores.detach(), slopes
-
-
-class _Recomputed(torch.autograd.Function):
-    """Scores whose gradient by the parameters computes every batch again, to keep memory flat."""
-
-    @staticmethod
-    def forward(ctx: Any, potential: GraphPotential, values: Values, *stacks: Tensor) -> Scores:
-        ctx.potential = potential
-        ctx.save_for_backward(values, *stacks)  # a change in place before `backward` is noticed
-        return potential._score_batches(values)
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *by_score: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        potential: GraphPotential = ctx.potential
-        values, *stacks = ctx.saved_tensors
-        gradients = [torch.zeros_like(stack) for stack in stacks]
-        sizes = [len(stack) for stack in potential._stacks()]
-        for level, some in potential._batches(values):
-            tensors = [stack[level].detach().requires_grad_() for stack in stacks]
-            split = iter(tensors)
-            weights = Weights(*([next(split) for _ in range(size)] for size in sizes))
-            with torch.enable_grad():
-                scores = potential._densely(potential._one_hot(values[level, some]), weights)
-            found = torch.autograd.grad(scores, tensors, by_score[0][level, some])
-            for total, part in zip(gradients, found, strict=True):
-                total[level] += part
-        return None, None, *gradients
 
 
 def _network(space: Space, levels: int, model: ModelConfig, rng: Generator) -> GraphPotential:

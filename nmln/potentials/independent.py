@@ -63,7 +63,7 @@ class IndependentPotential(BasePotential):
         """The logarithms of the marginals of worlds at every level; `prior` is added to each count."""
         counts = torch.zeros(len(values), space.entries, dtype=torch.float64)
         for worlds in values.split(max(1, _TOGETHER // (len(values) * space.entries)), dim=1):
-            counts += space.one_hot(worlds, torch.float64).sum(1)
+            counts += space.one_hot(worlds, torch.float64).sum(1).cpu()
         table = torch.empty_like(counts)
         for block in space.blocks:
             found = space.entries_of(counts[:, None], block).sum(-2) + prior  # (levels, 1, size)
@@ -166,7 +166,7 @@ class IndependentPotential(BasePotential):
             f"{in_digits(count)} worlds at {self.levels} levels",
             "Take fewer chains.",
         )
-        shares = self._by_group().softmax(2)
+        shares = self._by_group().softmax(2).to(rng.device)
         drawn = torch.multinomial(shares.flatten(0, 1), count, replacement=True, generator=rng)
         shape = (len(shares), self.space.groups, count)
         return drawn.view(shape).mT.to(self.space.dtype).contiguous()
@@ -174,7 +174,7 @@ class IndependentPotential(BasePotential):
     def _by_group(self) -> Float64[Tensor, "levels groups categories"]:
         """The numbers of each group, filled up with minus infinity."""
         most = int(self.space.sizes.max())
-        table = self.table.double().cpu()
+        table = self.table.cpu().double()
         padded = torch.full((len(table), self.space.groups, most), float("-inf")).double()
         groups = self.space.group_of_entry
         padded[:, groups, torch.arange(self.space.entries) - self.space.offsets[groups]] = table
@@ -209,9 +209,10 @@ class IndependentPotential(BasePotential):
 
     def evaluate_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
         most = int(self.space.sizes.max())
+        groups = groups.to(values.device)
         category = torch.arange(most, device=values.device)
-        first = self.space.offsets[groups].to(values.device)[:, None]
-        exists = category < self.space.sizes[groups].to(values.device)[:, None]
+        first = self.space.offsets.to(values.device)[groups][:, None]
+        exists = category < self.space.sizes.to(values.device)[groups][:, None]
         numbers = self.table[:, (first + category).clamp(max=self.space.entries - 1)]
         now = numbers[:, None].expand(-1, values.shape[1], -1, -1)
         current = now.gather(3, values[..., groups].long()[..., None])

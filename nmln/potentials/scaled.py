@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor
 
 from nmln.errors import InputError
@@ -54,6 +54,12 @@ class ScaledPotential(BasePotential):
 
     def ties(self, free: Bool[Tensor, " groups"]) -> Ties | None:
         return self.potential.ties(free)
+
+    def violations_of(self, values: Values) -> Float[Tensor, "levels chains"]:
+        return self.potential.violations_of(values)
+
+    def forbidden_by(self, level: int, world: Integer[Tensor, " groups"]) -> list[str]:
+        return self.potential.forbidden_by(level, world)
 
     def _factor(self, like: Tensor) -> Tensor:
         return like.new_tensor(self.betas)

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor, nn
 
+from nmln.devices import move
 from nmln.errors import InputError
 from nmln.potentials.base import BasePotential, sharing
 from nmln.space import Space
@@ -55,7 +56,7 @@ class TotalPotential(BasePotential):
             raise InputError(
                 f"levels must be different numbers from 0 to {self.levels - 1}, got {levels}."
             )
-        self.parts.append(part)
+        self.parts.append(part if part.device == self.device else move(part, self.device))
         wide = torch.promote_types(self.precision.dtype, part.dtype)
         self.precision = nn.Buffer(self.precision.to(wide), persistent=False)
         start = torch.full((len(levels),), beta, dtype=self.dtype, device=self.precision.device)

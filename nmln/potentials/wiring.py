@@ -169,7 +169,7 @@ class Wiring(nn.Module):
         for block, column in self.feature_blocks:
             entries = self.space.entries_of(onehot, block)
             columns = slice(column, column + block.size)
-            features[:, self._rows(block), columns] = entries
+            features[:, self.rows_of(block), columns] = entries
         return features
 
     def features_of(
@@ -178,7 +178,7 @@ class Wiring(nn.Module):
         """The same for worlds as they are, without going through all entries."""
         features = self.template.repeat(len(worlds), 1, 1)
         for block, column in self.feature_blocks:
-            part = features[:, self._rows(block), column : column + block.size]
+            part = features[:, self.rows_of(block), column : column + block.size]
             chosen = worlds[:, block.groups, None].long()
             part.scatter_(2, chosen.expand(-1, part.shape[1], -1), 1.0)
         return features
@@ -190,12 +190,13 @@ class Wiring(nn.Module):
     ) -> None:
         """Write the gradient by node features into the slopes: the transpose of `node_features`."""
         for block, column in self.feature_blocks:
-            part = gradient[:, self._rows(block), column : column + block.size]
+            part = gradient[:, self.rows_of(block), column : column + block.size]
             if block.attribute.arity == 0:
                 part = part.sum(1, keepdim=True)
             self.space.entries_of(slopes, block).copy_(part)
 
-    def _rows(self, block: Block) -> slice:
+    def rows_of(self, block: Block) -> slice:
+        """The nodes that have a feature."""
         if block.attribute.arity == 0:
             return slice(None)
         first = self.first_node[block.attribute.sorts[0]]

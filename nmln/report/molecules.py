@@ -10,12 +10,20 @@ from itertools import islice
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from nmln.evaluation import Estimate, Evaluation, LevelEvaluation, RecallCurve, ahead, fallen
+from nmln.evaluation import (
+    Estimate,
+    Evaluation,
+    LevelEvaluation,
+    Ranking,
+    RecallCurve,
+    ahead,
+    fallen,
+)
 from nmln.molecules.chemistry.drawing import draw_svg
 from nmln.report import page
 from nmln.report.figures import level_colours, literal
 from nmln.report.page import Html, Section, markup
-from nmln.report.recall import longest_ranking, paint_curves
+from nmln.report.recall import BY_COUNT, BY_PROBABILITY, longest_ranking, paint_curves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -293,17 +301,19 @@ def recall_html(levels: Sequence[LevelEvaluation], known: int) -> Html:
     test, train = levels[-1].found.test.size, levels[-1].found.train.size
     colours = level_colours(len(levels))
     longest = longest_ranking(one.found for one in levels)
-    shown: list[tuple[str, Callable[[Evaluation], RecallCurve], int]] = [
+    probable = levels[-1].found.by_probability
+    shown: list[tuple[str, Callable[[Evaluation | Ranking], RecallCurve], int]] = [
         (f"Test molecules (of {test:,})", lambda one: one.test, known),
         ("The same, training molecules not ranked", lambda one: one.new, test),
         (f"Training molecules (of {train:,})", lambda one: one.train, known),
     ]
 
     def paint(
-        axes: "Axes", title: str, curve: Callable[[Evaluation], RecallCurve], ranked: int
+        axes: "Axes", title: str, curve: Callable[[Evaluation | Ranking], RecallCurve], ranked: int
     ) -> None:
         lines = [(one.name, curve(one.found)) for one in levels]
-        paint_curves(axes, lines, ranked, longest, colours)
+        second = {} if probable is None else {levels[-1].name: curve(probable)}
+        paint_curves(axes, lines, ranked, longest, colours, second)
         axes.set_title(title)
 
     paints = [
@@ -312,15 +322,48 @@ def recall_html(levels: Sequence[LevelEvaluation], known: int) -> Html:
     names = [one.name for one in levels]
     names[-1] += " (target)"
     entries = [(name, _hex(colour), "solid") for name, colour in zip(names, colours, strict=True)]
+    if probable is not None:
+        name, colour, line = entries.pop()
+        entries += [
+            (f"{name}, {BY_COUNT}", colour, line),
+            (f"{name}, {BY_PROBABILITY}", colour, "dashed"),
+        ]
     entries += [
         ("all that can be found", "#777777", "dotted"),
         ("drawing from training and test set", "#777777", "dashed"),
     ]
+    said = [
+        page.paragraph(
+            "Rank the different valid molecules by how often they came: how many of the first t are "
+            "known? Those of equal count have no order and count at their expected value."
+        )
+    ]
+    if probable is not None:
+        said.append(_by_probability(levels[-1].found, probable))
+    return page.joined(*said, _legend(entries), page.panels(paints))
+
+
+def _by_probability(found: Evaluation, probable: Ranking) -> Html:
+    """What the second ranking is, and both of them in numbers."""
+    exact = "" if probable.exact else " (a lower bound of it)"
+    marks = [mark for mark in found.test.marks if mark <= found.test.ranks[-1]]
+    rows = [
+        [name, *(f"{curve.at(mark):,.0f}" for mark in marks)]
+        for name, curve in (
+            ("by count", found.test),
+            ("by probability", probable.test),
+            ("by count, training molecules not ranked", found.new),
+            ("by probability, training molecules not ranked", probable.new),
+        )
+    ]
     said = page.paragraph(
-        "Rank the different valid molecules by how often they came: how many of the first t are known? "
-        "Those of equal count have no order and count at their expected value."
+        "By probability, the same molecules of the target are ranked by the model's own "
+        f"log-probability{exact} instead: as they would be by the counts of infinitely many samples."
     )
-    return page.joined(said, _legend(entries), page.panels(paints))
+    if not marks:  # fewer molecules than the least rank
+        return said
+    head = ["test molecules among the first", *(f"{mark:,}" for mark in marks)]
+    return page.joined(said, page.table(head, rows))
 
 
 def _legend(entries: Sequence[tuple[str, str, str]]) -> Html:

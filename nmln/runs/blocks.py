@@ -17,6 +17,7 @@ import torch
 from torch import Generator
 
 from nmln import checkpoint
+from nmln.devices import generator, of_worlds
 from nmln.errors import InputError, InterruptedRunError
 from nmln.model import Model
 from nmln.model.chains import ModelChains
@@ -105,8 +106,8 @@ class SamplingJob:
 
     @cached_property
     def models(self) -> tuple[Model, ...]:
-        """The model on every domain."""
-        return self.settings.models(self.model)
+        """The model on every domain, on the device of this sampling."""
+        return self.settings.models(self.model.to(self.settings.device))
 
     def model_of(self, block: int) -> Model:
         """The model on the domain of a block."""
@@ -147,6 +148,7 @@ def _chains(job: SamplingJob, block: int) -> ModelChains:
         kernel=settings.kernel,
         evidence=conditions.evidence,
         added=conditions.added(model),
+        sharpen=settings.sharpen,
     )
 
 
@@ -160,7 +162,7 @@ def check_start(job: SamplingJob) -> None:
         refuse_chains(job.model_of(block).space, levels, job.settings.slice(block)[1])
         chains = _chains(job, block)
         if job.settings.formulas:
-            rng = Generator().manual_seed(job.settings.stream(block))
+            rng = generator(chains.potential.device, job.settings.stream(block))
             start(chains.potential, chains.kernel, chains.noise(1, rng), rng)
 
 
@@ -185,7 +187,7 @@ def _first_worlds(job: SamplingJob, block: int, chains: ModelChains, rng: Genera
     if not settings.start or replicas is None:
         return chains.noise(settings.slice(block)[1], rng)
     (values,) = replicas.values
-    return values[:, settings.replicas_of(block, values.shape[1])]
+    return values[:, settings.replicas_of(block, values.shape[1])].to(rng.device)
 
 
 class Kept(NamedTuple):
@@ -248,8 +250,12 @@ def _mark(job: SamplingJob, block: int) -> tuple[str, int]:
 def _checked(job: SamplingJob, block: int, tree: dict[str, Any]) -> Kept:
     """The content of a checkpoint, checked against the settings of this block."""
     number, state, walkers, rng, tuning, evaluations = tree["snapshot"]
+    device = of_worlds(job.model_of(block).potential.device)
+    values, scores, slopes = state
+    moved = None if slopes is None else slopes.to(device)
+    state = State(values.to(device), scores.to(device), moved)
     point = Snapshot(
-        number, State(*state), walkers, rng, Tuning(*tuning), Evaluations(*evaluations)
+        number, state, walkers.to(device), rng, Tuning(*tuning), Evaluations(*evaluations)
     )
     settings, (_, chains) = job.settings, job.settings.slice(block)
     levels = job.model.method.chain_levels
@@ -283,7 +289,7 @@ def work_on(
 ) -> None:
     """Draw a block from its last checkpoint to its end; only molecules have a decoder."""
     settings, sweeps = job.settings, job.settings.sweeps_of(block)
-    rng = Generator().manual_seed(settings.stream(block))
+    rng = generator(job.model_of(block).potential.device, settings.stream(block))
     recorder = kept.recorder or KeptRecorder(keep=_DRAWS)
     record = _recording(job, block, decoder)
     decoding = kept.decoding

@@ -1,7 +1,5 @@
 """Evaluation: samples of any origin compared with training and test molecules."""
 
-import csv
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,16 +18,16 @@ from nmln.molecules.sample_files import (
     Samples,
     heavy_atoms,
     locate,
-    read_reference,
     read_samples,
 )
 from nmln.report.recall import write_recall
 from nmln.runs import stream
-from nmln.runs.baseline_folder import model_fingerprint, read_any_head
+from nmln.runs.baseline_folder import model_fingerprint
+from nmln.runs.evaluation_tables import ranking_table, recall_table
 from nmln.runs.folder import RunFolder
+from nmln.runs.ranking import LogProbabilities, Scorer, asked_scorer, log_probabilities
+from nmln.runs.references import references
 from nmln.runs.specification import fingerprint
-
-Part = Literal["train", "test"]
 
 _SHOWN = 12  # sizes in a sentence
 
@@ -42,6 +40,7 @@ DENOMINATORS = {
     "coverage": "of the training or test set",
     "ideal coverage": "1-(1-1/M)^attempts, M molecules in training and test set together",
     "recall at t": "molecules of the set among the t most frequently generated different ones",
+    "recall_by_probability": "the same among the t most probable different ones that were generated",
 }
 
 
@@ -58,6 +57,7 @@ class Evaluated:
     fcd: Measured | None
     likelihood: dict[str, Any] | None
     by_size: Mapping[int, "SizeEvaluation"] = field(default_factory=dict)
+    log_probabilities: LogProbabilities | None = None  # of its molecules, under their own model
 
     def describe(self) -> dict[str, Any]:
         """The same for JSON."""
@@ -68,6 +68,7 @@ class Evaluated:
             "internal_diversity": None if self.diversity is None else asdict(self.diversity),
             "fcd": None if self.fcd is None else asdict(self.fcd),
             "likelihood": self.likelihood,
+            **_ranked(self.log_probabilities),
             **_sized({size: one.describe() for size, one in self.by_size.items()}),
         }  # fmt: skip
 
@@ -89,6 +90,11 @@ class SizeEvaluation(NamedTuple):
             for name in ("attempts", "valid", "vun", "ideal_coverage"):
                 del numbers[name]
         return numbers
+
+
+def _ranked(found: LogProbabilities | None) -> dict[str, Any]:
+    """An entry for JSON, if there are log-probabilities."""
+    return {} if found is None else {"log_probability": found.describe()}
 
 
 def _sized(by_size: Mapping[int, Any]) -> dict[str, Any]:
@@ -153,8 +159,13 @@ def run(
     processes: int = 1,
     progress: Callable[[str], None] = lambda _: None,
     data: str | None = None,
+    probability: bool | None = None,
 ) -> EvaluationOutcome:
     """Evaluate files of samples, and write evaluation.json, recall.csv, recall.png and recall.svg.
+
+    Where the model that drew the samples is found, they are ranked by probability too, and ranking.csv
+    has the log-probability of every different molecule. `probability` says whether: by default it is
+    done for models, not for baselines, most of which take minutes.
 
     `train` and `test` are files, named sets or folders of runs; by default they are those of the run in
     `folder`, whose data may have moved to `data`. Of samples at several levels, the target is evaluated
@@ -171,6 +182,7 @@ def run(
     sizes = tuple(sorted(learnt.sizes | held_out.sizes)) if size is None else (size,)
     samples: list[Samples] = []
     likelihoods: list[dict[str, Any] | None] = []
+    scorers: list[Scorer | None] = []
     for file in files:
         progress(f"reading {file}")
         found = read_samples(file, column, sizes, processes)
@@ -179,9 +191,18 @@ def run(
         for one in _chosen(found, level):
             samples.append(one)
             likelihoods.append(likelihood if one.level == target else None)
-    named = list(zip(_names(samples), samples, likelihoods, strict=True))
+            scorers.append(asked_scorer(file, one.level, folder, probability))
+    names = _names(samples)
     outcome = compare(
-        named, learnt, held_out, sizes=sizes, at=at, with_fcd=with_fcd, seed=seed, progress=progress
+        list(zip(names, samples, likelihoods, strict=True)),
+        learnt,
+        held_out,
+        sizes=sizes,
+        at=at,
+        with_fcd=with_fcd,
+        seed=seed,
+        progress=progress,
+        scorers={name: one for name, one in zip(names, scorers, strict=True) if one is not None},
     )
     return write(outcome, output)
 
@@ -196,11 +217,12 @@ def compare(
     with_fcd: bool = True,
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
+    scorers: Mapping[str, Scorer] | None = None,
 ) -> EvaluationOutcome:
     """Evaluate samples in memory, each with a name and, if known, the likelihood of its model.
 
     `sizes` are the numbers of heavy atoms that valid samples have; if there are several, every one is
-    evaluated by itself too.
+    evaluated by itself too. `scorers` are the models of some samples, by name.
     """
     notes = _notes(train, test, sizes)
     network = ChemNet() if with_fcd and len(test.smiles) > 1 else None
@@ -218,17 +240,29 @@ def compare(
         distance = None
         if network is not None and moments is not None:
             distance = fcd(counts, moments, network, seed=seed)
+        logs = None
+        if counts and scorers is not None and name in scorers:
+            logs, said = log_probabilities(scorers[name], one.counts, train.smiles, progress)
+            notes += [f"{name}: {text}" for text in said]
+        together = logs is not None and (logs.normalised or len(sizes) < 2)
         evaluated.append(
             Evaluated(
                 name,
                 one.source,
                 one.level,
-                evaluate(one.counts, train.smiles, test.smiles, at),
+                evaluate(
+                    one.counts,
+                    train.smiles,
+                    test.smiles,
+                    at,
+                    logs.of(counts) if logs is not None and together else None,
+                ),
                 one.refused,
                 internal_diversity(counts, seed=seed),
                 distance,
                 likelihood,
-                _by_size(one, train, test, sizes, at) if len(sizes) > 1 else {},
+                _by_size(one, train, test, sizes, at, logs) if len(sizes) > 1 else {},
+                logs,
             )
         )
     diversity_test = internal_diversity(dict.fromkeys(test.smiles, 1), seed=seed)
@@ -241,70 +275,30 @@ def write(outcome: EvaluationOutcome, output: Path) -> EvaluationOutcome:
     """Write an outcome into a folder; returns it with the names of the files."""
     lines = [(one.name, one.found) for one in outcome.evaluated]
     write_json(output / "evaluation.json", outcome.describe(), ascii_only=False)
-    write_lines(output / "recall.csv", _table(lines))
+    write_lines(output / "recall.csv", recall_table(lines))
     pictures = write_recall(output / "recall", lines, outcome.known)
-    written = (output / "evaluation.json", output / "recall.csv", *pictures)
-    return replace(outcome, written=written)
+    written = [output / "evaluation.json", output / "recall.csv", *pictures]
+    ranked = [
+        (one.name, one.found.samples.counts, one.log_probabilities)
+        for one in outcome.evaluated
+        if one.log_probabilities is not None
+    ]
+    if ranked:
+        write_lines(output / "ranking.csv", ranking_table(ranked))
+        written.append(output / "ranking.csv")
+    return replace(outcome, written=tuple(written))
 
 
-# The two sets.
-
-
-def references(
-    train: str | None,
-    test: str | None,
-    folder: Path | None = None,
-    column: str | None = None,
-    size: int | None = None,
-    processes: int = 1,
-    data: str | None = None,
-) -> tuple[Reference, Reference]:
-    """The training and the test set, each from a file, a named set or the run in a folder."""
-    runs: dict[Path, dict[Part, Reference]] = {}
-
-    def find(part: Part, source: str | None) -> Reference:
-        if source is None and folder is None:
-            what = "training" if part == "train" else "test"
-            raise InputError(
-                f"the {what} set is not known. Name a file, a set or the folder of a run with --{part}, "
-                "or the run that has both with --run.",
-                kind="missing",
-            )
-        if source is not None and not Path(source).is_dir():
-            return read_reference(source, column, size, processes)
-        run = Path(source) if source is not None else folder or Path()
-        if run not in runs:
-            runs[run] = of_run(run, data)
-        if not (found := runs[run][part]).smiles:
-            raise InputError(
-                f"this run has no {part} molecules. Name some: --{part}.", str(run), kind="missing"
-            )
-        return found
-
-    return find("train", train), find("test", test)
-
-
-def of_run(folder: Path, data: str | None = None) -> dict[Part, Reference]:
-    """The molecules that a run was trained on, and those that it held out."""
-    home = RunFolder(folder)
-    head = read_any_head(home)
-    if head.kind != "molecules":
-        raise InputError(
-            "this must be a run on molecules, but is not. Name another one.",
-            str(folder),
-            kind="unsupported",
-        )
-    source = home.read_source(head, data)
-    sizes = frozenset(len(space.domain["node"]) for space in source.spaces)
-    chosen: dict[Part, frozenset[str]] = {
-        "train": frozenset(source.names[at] for at in source.train.tolist()),
-        "test": frozenset(source.names[at] for at in source.test.tolist()),
-    }
-    return {part: Reference(f"{folder} ({part})", chosen[part], sizes) for part in chosen}
+# Parts of a comparison.
 
 
 def _by_size(
-    samples: Samples, train: Reference, test: Reference, sizes: Sequence[int], at: Sequence[int]
+    samples: Samples,
+    train: Reference,
+    test: Reference,
+    sizes: Sequence[int],
+    at: Sequence[int],
+    logs: LogProbabilities | None = None,
 ) -> dict[int, SizeEvaluation]:
     """The evaluation of every size that has training and test molecules."""
     counted: dict[int, dict[str, int]] = {size: {} for size in sizes}
@@ -319,7 +313,8 @@ def _by_size(
         attempts = samples.attempts_by_size.get(size)
         if learnt and held_out and (counts or attempts):
             whole = Counts(counts, sum(counts.values()) if attempts is None else attempts)
-            compared = evaluate(whole, learnt, held_out, at)
+            scores = None if logs is None else logs.of(counts)
+            compared = evaluate(whole, learnt, held_out, at, scores)
             found[size] = SizeEvaluation(compared, attempts is not None)
     return found
 
@@ -380,12 +375,12 @@ def _likelihood(samples: Path, folder: Path | None) -> dict[str, Any] | None:
     """The measured likelihood of the model that drew these samples, if there is one.
 
     It is that of `nmln likelihood` or of `nmln baseline likelihood`. There is none for samples of other
-    origin, nor for samples drawn under conditions or of some sizes only, because these have another
-    distribution.
+    origin, nor for samples that were sharpened, drawn under conditions or of some sizes only, because
+    these have another distribution.
     """
     path = samples.parent / stream.SUMMARY
     drawn = checkpoint.read_json(path).get("settings") if path.is_file() else None
-    if not isinstance(drawn, dict) or drawn.get("allowed") or drawn.get("formulas"):
+    if not isinstance(drawn, dict) or any(map(drawn.get, ("allowed", "formulas", "sharpen"))):
         return None
     for run in (samples.parent, samples.parent.parent, folder):
         if run is None:
@@ -409,26 +404,6 @@ def _drawn_from(model: Model, settings: dict[str, Any]) -> bool:
     names = ("domain", "share", "allowed")
     sizes = [{name: one.get(name) for name in names} for one in drawn if isinstance(one, dict)]
     return sizes == all_sizes and fingerprint(model) == settings.get("model")
-
-
-# The files.
-
-
-def _table(found: Sequence[tuple[str, Evaluation]]) -> list[str]:
-    """The curves at the ends of their blocks and at the marks; they are linear in between."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(("samples", "t", "test", "test_low", "test_high", "train", "test_without_train"))
-    for name, one in found:
-        ranks = {*one.test.marks, *one.test.ranks, *one.train.ranks, *one.new.ranks} - {0}
-        for rank in sorted(ranks):
-            share = one.test.share(rank)
-            cells = (
-                one.test.at(rank), share.low * share.total, share.high * share.total,
-                one.train.at(rank), one.new.at(rank),
-            )  # fmt: skip
-            table.writerow((name, rank, *(f"{cell:.6g}" for cell in cells)))
-    return text.getvalue().removesuffix("\n").split("\n")
 
 
 def _as_json(measured: Measured | None) -> dict[str, Any] | None:

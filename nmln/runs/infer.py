@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from nmln.buckets import name_of
 from nmln.counting import worlds_text
+from nmln.devices import device_of
 from nmln.errors import InputError, placed
 from nmln.evidence import Evidence, VirtualEvidence
 from nmln.files import write_json, write_lines
@@ -73,6 +74,7 @@ def pose(
     levels: int = LEVELS,
     hottest: float = HOTTEST,
     size: int | None = None,
+    device: str = "auto",
 ) -> Posed:
     """A model from `.mln` files, the folder of a trained model, or both, given the evidence in a file.
 
@@ -82,7 +84,7 @@ def pose(
     """
     known = None if evidence is None else read_known(evidence)
     programs, folder = _sorted_out(inputs)
-    settings = _Settings(query, closed, opened, formulas, levels, hottest)
+    settings = _Settings(query, closed, opened, formulas, levels, hottest, device)
     if folder is None:
         program = read_mln(programs[0])
         with placed(programs[0]):
@@ -117,6 +119,7 @@ def pose_worlds(
     levels: int = LEVELS,
     hottest: float = HOTTEST,
     size: int | None = None,
+    device: str = "auto",
 ) -> list[Scored]:
     """The worlds of a `.db` file by the domain that their likelihood is about, and the model on each.
 
@@ -127,13 +130,13 @@ def pose_worlds(
     if folder is None or evidence is not None or size is not None:
         posed = pose(
             inputs, evidence, closed=closed, opened=opened, formulas=formulas, levels=levels,
-            hottest=hottest, size=size,
+            hottest=hottest, size=size, device=device,
         )  # fmt: skip
         facts = read_facts(path)
         with _one_domain(folder):
             worlds = encode_facts(posed.space, facts)
         return [Scored(posed, worlds, list(range(len(facts))))]
-    settings = _Settings("", closed, opened, formulas, levels, hottest)
+    settings = _Settings("", closed, opened, formulas, levels, hottest, device)
     model, given = _load(folder), read_facts(path)
     found: dict[tuple[Space, bool], list[int]] = {}
     for place, facts in enumerate(given):
@@ -178,6 +181,7 @@ class _Settings:
     formulas: Sequence[str]
     levels: int
     hottest: float
+    device: str
 
     def formulas_on(self, space: Space, files: Sequence[Path]) -> list[WeightedFormula]:
         """The formulas that are added to a model: those of files, and those given as text."""
@@ -200,7 +204,8 @@ class _Settings:
         conditional = _conditional(
             model, space, formulas, certain, virtual, self.levels, self.hottest
         )
-        return Posed(conditional, tuple(names), _groundings(conditional), new)
+        there = conditional.to(device_of(self.device))
+        return Posed(there, tuple(names), _groundings(there), new)
 
 
 def _sorted_out(inputs: Sequence[Path]) -> tuple[list[Path], Path | None]:

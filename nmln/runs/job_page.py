@@ -199,6 +199,7 @@ _FILES = {
     "evaluation/levels.csv": "the table of levels with its intervals",
     "evaluation/evaluation.json": "all measures of every level",
     "evaluation/recall.csv": "the recall curves",
+    "evaluation/ranking.csv": "the molecules of the target by their log-probability",
     "training.csv": "the training curves",
     "split.json": "which molecules were held out",
     "worlds.safetensors": "the molecules as they were read",

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float64, Integer
-from torch import Generator, Tensor
+from torch import Tensor
 
 from nmln.buckets import Bucket, labels_of
+from nmln.devices import generator, of_worlds
 from nmln.errors import InputError
 from nmln.files import write_json
 from nmln.model import Model, load_run
@@ -128,14 +129,15 @@ def run(
     seed: int = 0,
     progress: Progress | None = None,
     data: str | None = None,
+    device: str = "auto",
 ) -> Likelihood:
     """Estimate the likelihood of the training and test data of a run; writes `likelihood.json`.
 
-    `data` is the new location of the data, if they have moved.
+    `data` is the new location of the data, if they have moved; `device` is as `--device` has it.
     """
     source = RunFolder(folder).read_source(data=data)
     found = measure(
-        load_run(folder),
+        load_run(folder).to(device),
         source.learned,
         source.held_out,
         molecules=source.kind == "molecules",
@@ -288,13 +290,13 @@ def log_z_of(
         seed: the seed of all random numbers.
         progress: called with the number of steps and sweeps done, and their total.
     """
-    rng = Generator().manual_seed(seed)
-    running = model.chains()
+    there = model.potential.device
+    rng, running = generator(there, seed), model.chains()
     return estimate_log_z(
         running.potential,
         model.level(0),
         running.kernel,
-        model.method.corrupt(model.space, worlds, rng)[0],
+        model.method.corrupt(model.space, worlds.to(of_worlds(there)), rng)[0],
         rng,
         chains=chains,
         steps=steps,

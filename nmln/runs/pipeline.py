@@ -12,8 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from torch import Generator
-
+from nmln.devices import generator
 from nmln.dropped import dropped_lines
 from nmln.errors import InputError
 from nmln.files import only_one
@@ -98,7 +97,7 @@ def run(
         settings, source = read(folder, settings, held, by)
         train(folder, settings, source, count, by)
         sample(folder, settings, count, by)
-        by.on_stage(4, "Evaluating every level and writing the report: about a minute.")
+        by.on_stage(4, "Evaluating every level and writing the report: one or two minutes.")
         with by.showing() as say:
             return conclude(folder, say)
 
@@ -230,7 +229,7 @@ def fitting_samples(
 ) -> int:
     """The number of samples that fit a time, by a timing of the model; in whole thousands."""
     each = seconds_a_sweep(opened, settings, processes)
-    told = sampling.beginning(opened.model, opened.conditions(), "auto", settings.burn_in_asked, 0)
+    told = sampling.beginning(opened.model, opened.conditions(), "auto", settings.burn_in_asked)
     draws = (60 * minutes / each - told.burn_in) / THIN
     thousands = int(draws * settings.chains) // 1000
     return min(MOST, max(LEAST, 1000 * thousands))
@@ -242,9 +241,10 @@ def seconds_a_sweep(opened: OpenedRun, settings: JobSettings, processes: int) ->
     asked = SamplingSettings.of(
         opened.model, opened.conditions(), count, chains=settings.chains, seed=settings.seed
     )
+    there = opened.model.to(settings.config().training.device)
     each = sum(
         own.parts * _seconds_of(model, -(-own.chains // own.parts), settings.seed)
-        for model, own in zip(asked.models(opened.model), asked.sections, strict=True)
+        for model, own in zip(asked.models(there), asked.sections, strict=True)
         if own.parts
     )
     return each / asked.parts * -(-asked.parts // processes)
@@ -252,7 +252,9 @@ def seconds_a_sweep(opened: OpenedRun, settings: JobSettings, processes: int) ->
 
 def _seconds_of(model: Model, chains: int, seed: int) -> float:
     """The measured time of one sweep of some chains, in seconds."""
-    sweeps = model.sample(1 + _PILOT, Generator().manual_seed(seed), chains=chains, burn_in=0)
+    sweeps = model.sample(
+        1 + _PILOT, generator(model.potential.device, seed), chains=chains, burn_in=0
+    )
     next(sweeps)  # the first one warms up
     start = time.perf_counter()
     for _ in sweeps:
@@ -275,6 +277,7 @@ def sample_job(
         burn_in=settings.burn_in_asked,
         seed=settings.seed,
         all_levels=True,
+        device=settings.config().training.device,
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nmln import devices
 from nmln.errors import InputError
 from nmln.extras import MissingExtraError
 from nmln.kernels.registry import kernel_named
@@ -117,7 +118,7 @@ def run(
         overwrite: whether older samples may be replaced, once the new ones are complete.
         progress: called with the number of sweeps done and their total.
         settings: other fields of `SamplingSettings`: chains, burn_in, thin, moves, kernel, seed,
-            all_levels, block; and `start`, see `begin`.
+            all_levels, block, device, sharpen; and `start`, see `begin`.
     """
     opened = open_run(folder)
     with stream.only_sampler(place_of(opened, output)):
@@ -180,9 +181,17 @@ def begin(
         raise InputError(f"the number of samples must be at least 1, got {count}.", kind="empty")
     if kernel := settings.get("kernel"):
         kernel_named(kernel, opened.model.space)  # a wrong name is refused before anything starts
-    told = beginning(opened.model, conditions, start, burn_in, settings.get("moves", 0))
+    told = beginning(
+        opened.model,
+        conditions,
+        start,
+        burn_in,
+        settings.get("moves", 0),
+        settings.get("sharpen", 1.0),
+    )
     quick = told.from_replicas and count < QUICK
     few = max(LEAST_CHAINS, count // DRAWS) if quick else CHAINS
+    settings["device"] = devices.chosen(settings.get("device", "auto"))
     asked = stream.SamplingSettings.of(
         opened.model,
         conditions,
@@ -207,7 +216,12 @@ def begin(
 
 
 def beginning(
-    model: Model, conditions: Conditions, start: Start, burn_in: int | None, moves: int
+    model: Model,
+    conditions: Conditions,
+    start: Start,
+    burn_in: int | None,
+    moves: int = 0,
+    sharpen: float = 1.0,
 ) -> Decision:
     """Where the chains of a sampling start, and how long they burn in."""
     models = [model.on(one.space, warn=False) for one, _ in conditions.domains] or [model]
@@ -219,6 +233,8 @@ def beginning(
         reason = "a scaffold is given"
     elif any(one is not None for one in evidence):
         reason = "evidence is given"
+    elif sharpen != 1:
+        reason = "the target is sharpened"
     pace = moves / model.config.sampling.moves if moves else 1.0
     return decide(start, burn_in, [one.replicas for one in models], reason, pace)
 

@@ -20,6 +20,7 @@ from nmln.formats.mln import parse_formula
 from nmln.formats.registry import Kind
 from nmln.kernels.registry import kernel_named
 from nmln.model import Model
+from nmln.model.chains import check_sharpening
 from nmln.model.domains import draw_counts, stream
 from nmln.model.replicas import chosen
 from nmln.runs.conditions import Conditions
@@ -33,7 +34,9 @@ THIN = 4
 
 _MOST_BLOCKS = 256  # all their files are open at once while they are merged
 _LEAST = 4  # chains of a domain, where there are enough
-_LATER = ("domains", "start")  # settings that samplings of earlier versions do not have
+_LATER: dict[str, Any] = {"domains": (), "device": "cpu", "sharpen": 1, "start": ""}
+"""Settings that samplings of earlier versions do not have, with what holds for those."""
+
 _STEP = 0x9E3779B97F4A7C15  # between the seeds of parts in samplings of format 1
 
 
@@ -108,6 +111,8 @@ class SamplingSettings:
     model: str = ""  # a hash of its parameters
     domains: tuple[DomainSettings, ...] = ()  # empty: that of the model
     start: str = ""  # a hash of the replicas of the model that chains start from; empty: noise
+    device: str = "cpu"
+    sharpen: float = 1.0  # multiplies the model's scores at the target
 
     def __post_init__(self) -> None:
         least = {
@@ -117,6 +122,7 @@ class SamplingSettings:
         for name, number in least.items():
             if getattr(self, name) < number:
                 raise InputError(f"{name} must be at least {number}, got {getattr(self, name)}.")
+        check_sharpening(self.sharpen)
 
     @staticmethod
     def of(
@@ -197,10 +203,10 @@ class SamplingSettings:
         return max(one.draws for one in self.sections)
 
     def described(self) -> dict[str, Any]:
-        """All settings for JSON; domains and replicas only if there are some."""
+        """All settings for JSON; those of later versions only where they are not the defaults."""
         found = asdict(self)
-        for name in _LATER:
-            if not found[name]:
+        for name, default in _LATER.items():
+            if found[name] == default:
                 del found[name]
         return found
 
@@ -289,6 +295,8 @@ class SamplingSettings:
         settings = SamplingSettings(
             **{**content, "formulas": tuple(content["formulas"]), "domains": domains}
         )
+        if settings.device not in ("cpu", "cuda", "mps"):
+            raise ValueError("its device is unknown")
         if settings.chains > settings.samples or settings.seed >= 2**63:
             raise ValueError("its numbers do not fit together")
         parts = settings.chains if by_processes else -(-settings.chains // max(1, settings.block))

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from nmln import checkpoint
 from nmln.config import Config, DataConfig
+from nmln.devices import chosen, device_of
 from nmln.distributed import Ranks
 from nmln.errors import InputError, InterruptedRunError, placed
 from nmln.model import Model
@@ -97,9 +98,12 @@ def begin(
     blocks = max(config.training.blocks, ranks.count)
     config = replace(config, training=replace(config.training, blocks=blocks))
     config = replace(config, data=sources.located(config.data))
+    device = chosen(config.training.device)
+    if device != "cpu":  # recorded: a run continues on its device
+        config = replace(config, training=replace(config.training, device=device))
     source = source or sources.load(config.data)
     config = with_rates(config, source.learned)
-    model = _model(source, config, start)
+    model = _model(source, config, start).to(device_of(device))
     trainer = Trainer(model.potential, source.learned, config, ranks)
     if config.training.minutes is not None:
         steps = steps_in(config.training.minutes, trainer)
@@ -139,11 +143,16 @@ def _refuse_unused(data: DataConfig) -> None:
 
 
 def resume(
-    folder: Path, ranks: Ranks | None = None, data: str | None = None, language: str | None = None
+    folder: Path,
+    ranks: Ranks | None = None,
+    data: str | None = None,
+    language: str | None = None,
+    device: str | None = None,
 ) -> TrainingJob:
     """Continue a run from its newest intact checkpoint.
 
-    `data` and `language` are the new locations of its data, if they have moved.
+    `data` and `language` are the new locations of its data, if they have moved. It continues on the
+    device that it records, the CPU if it records none, or on another `device`.
     """
     home = RunFolder(folder)
     head = home.read_head()
@@ -162,7 +171,7 @@ def resume(
     seen = tuple(checkpoint.saved_steps(folder))
     # Without a checkpoint it was killed before the first was written, and starts again.
     start = None if seen or head.start is None else read_again(head.start, folder)
-    model = _model(source, config, start)
+    model = _model(source, config, start).to(device_of(device or recorded_device(config)))
     if str(model.describe()["program"]) != head.program:
         raise home.other_data(source, config.data.source)
     trainer = Trainer(model.potential, source.learned, config, ranks)
@@ -178,6 +187,11 @@ def resume(
             )
         seconds = restore(kept, trainer, guard)
     return TrainingJob(folder, config, source, model, trainer, guard, seconds, seen, start)
+
+
+def recorded_device(config: Config) -> str:
+    """The device that a run was started on; no name stands for the CPU."""
+    return "cpu" if config.training.device == "auto" else config.training.device
 
 
 def run(job: TrainingJob, watcher: Watcher | None = None) -> Model:
@@ -213,6 +227,11 @@ def _run(job: TrainingJob, watcher: Watcher) -> Model:
         watcher.on_start(job)
         for note in job.source.notes if trainer.step_number == 0 else ():
             watcher.on_note(note)
+        if trainer.reseeded:
+            watcher.on_note(
+                "continued on another kind of device, whose random numbers are others: the result is "
+                "not that of a run on one device."
+            )
         if gap := log.cut(trainer.step_number):
             watcher.on_note(gap)
     with interruption(trainer.ranks.count == 1, _PATIENCE) as interrupted:

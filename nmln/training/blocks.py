@@ -16,6 +16,7 @@ from jaxtyping import Float, Integer
 from torch import Generator, Tensor, nn
 
 from nmln.config import Config
+from nmln.devices import continues, generator
 from nmln.distributed import Ranks
 from nmln.potentials.base import BasePotential
 from nmln.training.chains import Chains
@@ -58,7 +59,7 @@ class DomainBlock:
         self.place, self.domain, self.config, self.method = place, domain, config, method
         self.space, self.worlds = domain.potential.space, domain.worlds
         self.batch = place.share(domain.batch)
-        self.data_rng, chain_rng = Generator(), Generator()
+        self.data_rng, chain_rng = (generator(domain.potential.device) for _ in range(2))
         self.seed(chain_rng)
         replicas = place.share(domain.replicas)
         self.chains = Chains(
@@ -73,7 +74,9 @@ class DomainBlock:
 
     def minibatch(self, step: int) -> Values:
         """Data corrupted afresh for this step, or taken from copies that serve for an epoch."""
-        chosen = torch.randint(len(self.worlds), (self.batch,), generator=self.data_rng)
+        chosen = torch.randint(
+            len(self.worlds), (self.batch,), generator=self.data_rng, device=self.worlds.device
+        )
         if self.config.training.corruption == "step":
             return self.method.corrupt(self.space, self.worlds[chosen], self.data_rng)
         steps = ceil(len(self.worlds) / self.domain.batch)
@@ -89,11 +92,19 @@ class DomainBlock:
             "epoch": self.epoch,
         }
 
-    def restore(self, part: dict[str, Any]) -> None:
-        """Continue from the tree of the same block."""
+    def restore(self, part: dict[str, Any], step: int) -> bool:
+        """Continue from the tree of the same block.
+
+        On another kind of device with new random numbers; then it returns False.
+        """
         self.chains.restore(part)
-        self.epoch = part["epoch"]
-        self.data_rng.set_state(part["data_rng"])
+        self.epoch = None if part["epoch"] is None else part["epoch"].to(self.worlds.device)
+        if continues(self.data_rng, part["data_rng"]):
+            self.chains.rng.set_state(part["chain_rng"])
+            self.data_rng.set_state(part["data_rng"])
+            return True
+        self.seed(self.chains.rng, salt=1 + step)
+        return False
 
     def restore_share(self, parts: list[dict[str, Any]], step: int) -> None:
         """Continue with a share of the replicas of a run that was dealt into other blocks."""
@@ -122,10 +133,11 @@ class ReplicaBlock:
         trees = [part.tree() for part in self.parts]
         return trees[0] if len(trees) == 1 else {"domains": trees}
 
-    def restore(self, tree: dict[str, Any]) -> None:
-        """Continue from the tree of the same block."""
-        for part, found in zip(self.parts, _trees(tree), strict=True):
-            part.restore(found)
+    def restore(self, tree: dict[str, Any], step: int) -> bool:
+        """Continue from the tree of the same block; False if with new random numbers."""
+        each = zip(self.parts, _trees(tree), strict=True)
+        kept = [part.restore(found, step) for part, found in each]
+        return all(kept)
 
     def restore_share(self, trees: list[dict[str, Any]], step: int) -> None:
         """Continue with a share of the replicas of a run that was dealt into other blocks."""

@@ -4,7 +4,7 @@ from math import ceil, log
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float64, Integer
+from jaxtyping import Float64, Int64, Integer
 from torch import Generator, Tensor
 
 from nmln.adaptation import start_tuning, tune, with_sizes
@@ -74,12 +74,19 @@ class Chains:
         if self.config.start == "noise":
             return uniform(self.space, levels, replicas, self.rng)
         if self.config.start == "model" and self.method.temperatures is None:
-            chosen = torch.multinomial(
-                log_weights.softmax(1), replicas, replacement=True, generator=self.rng
+            shares = log_weights.softmax(1).to(self.worlds.device)
+            chosen = torch.multinomial(shares, replicas, replacement=True, generator=self.rng)
+            return torch.stack([draws[level, row] for level, row in enumerate(chosen.cpu())]).to(
+                self.worlds.device
             )
-            return torch.stack([draws[level, row] for level, row in enumerate(chosen)])
-        chosen = torch.randint(len(self.worlds), (replicas,), generator=self.rng)
+        chosen = self._chosen(replicas)
         return self.method.starts(self.space, self.worlds[chosen], self.rng)
+
+    def _chosen(self, count: int) -> Int64[Tensor, " count"]:
+        """Numbers of data, drawn with replacement."""
+        return torch.randint(
+            len(self.worlds), (count,), generator=self.rng, device=self.worlds.device
+        )
 
     @torch.no_grad()
     def rescore(self, potential: BasePotential) -> None:
@@ -149,10 +156,13 @@ class Chains:
         large that few chains would be left, they are drawn by a root of the weights.
         """
         levels, replicas = weights.shape
-        offsets = torch.rand(levels, 1, generator=self.rng, dtype=torch.float64)
+        device = state.values.device
+        offsets = torch.rand(
+            levels, 1, generator=self.rng, dtype=torch.float64, device=device
+        ).cpu()
         points = (offsets + torch.arange(replicas)) / replicas
-        chosen = torch.searchsorted(weights.cumsum(1), points).clamp(max=replicas - 1)
-        rows = torch.arange(levels)[:, None]
+        chosen = torch.searchsorted(weights.cumsum(1), points).clamp(max=replicas - 1).to(device)
+        rows = torch.arange(levels, device=device)[:, None]
         self.walkers = self.walkers[rows, chosen]
         slopes = None if state.slopes is None else state.slopes[rows, chosen]
         return State(state.values[rows, chosen], state.scores[rows, chosen], slopes)
@@ -163,9 +173,11 @@ class Chains:
         What is drawn there is distributed as the data that the noisiest level is fitted to, and reaches
         the other levels only through exact swaps.
         """
-        uniform = torch.rand(values.shape[1], generator=self.rng, dtype=torch.float64)
+        uniform = torch.rand(
+            values.shape[1], generator=self.rng, dtype=torch.float64, device=values.device
+        )
         renewed = uniform < self.config.renewal
-        chosen = torch.randint(len(self.worlds), (int(renewed.sum()),), generator=self.rng)
+        chosen = self._chosen(int(renewed.sum()))
         values = values.clone()
         fresh = self.method.starts(self.space, self.worlds[chosen], self.rng)
         values[0, renewed] = fresh[0]
@@ -187,12 +199,11 @@ class Chains:
         }
 
     def restore(self, part: dict[str, Any]) -> None:
-        """Continue from the tree of one process."""
+        """Continue from the tree of one process; the caller restores the random numbers."""
         self._restore_common(part)
-        self.values, self.walkers = part["values"], part["walkers"]
-        self.scores = part["scores"]
+        for name in ("values", "walkers", "scores"):
+            setattr(self, name, part[name].to(self.worlds.device))
         self.effective_share = float(part["effective_share"])
-        self.rng.set_state(part["chain_rng"])
 
     def restore_share(
         self, parts: list[dict[str, Any]], first: int, count: int, potential: BasePotential
@@ -201,7 +212,7 @@ class Chains:
         self._restore_common(parts[0])
         for name in ("values", "walkers"):
             whole = torch.cat([part[name] for part in parts], dim=1)
-            setattr(self, name, whole.narrow(1, first, count).clone())
+            setattr(self, name, whole.narrow(1, first, count).clone().to(self.worlds.device))
         self.rescore(potential)
 
     def _restore_common(self, part: dict[str, Any]) -> None:
@@ -242,5 +253,5 @@ def initial_draws(
     if base is None:
         table = torch.zeros(potential.levels, potential.space.entries, dtype=potential.dtype)
         base = IndependentPotential(potential.space, table)
-    draws = base.draw(count, Generator().manual_seed(0))
+    draws = base.draw(count, Generator().manual_seed(0))  # on the CPU, whatever the device
     return draws, (potential.score(draws) - base.score(draws)).double() + base.log_z[:, None]

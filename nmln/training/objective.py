@@ -71,15 +71,17 @@ def accumulate_local_gradient(
     are needed, so it is cheap; it teaches which single changes of the data are wrong, and nothing
     about worlds that are many changes away. The negative phase is the mean over the group's categories.
     """
-    sizes = potential.space.sizes
-    groups = torch.randint(len(sizes), (positive.shape[1],), generator=rng)
+    device = positive.device
+    sizes = potential.space.sizes.to(device)
+    groups = torch.randint(len(sizes), (positive.shape[1],), generator=rng, device=device)
     owners = torch.repeat_interleave(sizes[groups])  # of every category of every chosen group
     firsts = sizes[groups].cumsum(0) - sizes[groups]
-    categories = torch.arange(len(owners)) - firsts[owners]
+    every = torch.arange(len(owners), device=device)
+    categories = every - firsts[owners]
     changed = positive[:, owners].clone()
-    changed[:, torch.arange(len(owners)), groups[owners]] = categories.to(positive.dtype)
+    changed[:, every, groups[owners]] = categories.to(positive.dtype)
     scores = potential.score(changed)
-    own = firsts + positive[:, torch.arange(len(groups)), groups].long()
+    own = firsts + positive[:, torch.arange(len(groups), device=device), groups].long()
     up = scores.gather(1, own)
     table = scores.new_full((len(scores), len(groups), int(sizes.max())), float("-inf"))
     table[:, owners, categories] = scores

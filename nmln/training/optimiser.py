@@ -9,6 +9,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from nmln.config import OptimiserConfig
+from nmln.devices import CPU, has_double
 from nmln.potentials.base import by_level
 
 BETAS = (0.9, 0.99)
@@ -140,10 +141,12 @@ def clip_by_level(
     first axis is not the levels counts for all of them.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norms = torch.zeros(levels, dtype=torch.float64)
+    device = gradients[0].device if gradients else CPU
+    wide = torch.float64 if has_double(device) else torch.float32
+    norms = torch.zeros(levels, dtype=wide, device=device)
     for gradient in gradients:
         rows = gradient.reshape(levels if by_level(gradient, levels) else 1, -1)
-        norms += torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square()
+        norms += torch.linalg.vector_norm(rows, dim=1, dtype=wide).square()
     norms = norms.sqrt()
     if most > 0:
         scale = (most / norms.clamp(min=1e-30)).clamp(max=1.0)
@@ -153,7 +156,7 @@ def clip_by_level(
                 gradient.mul_(scale.to(gradient.dtype).view(shape))
             else:
                 gradient.mul_(float(scale.min()))
-    return norms
+    return norms.cpu().double()
 
 
 @torch.no_grad()

@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Float64, Integer
-from torch import Generator, Tensor
+from torch import Tensor
 
 from nmln.buckets import Bucket, shares_of
 from nmln.config import Config
+from nmln.devices import generator, of_worlds
 from nmln.distributed import Ranks
 from nmln.errors import InputError
 from nmln.potentials.base import BasePotential, ScoreError, refuse_complex
@@ -112,6 +113,7 @@ class Trainer:
         self.average = deepcopy(potential) if config.optimiser.average else None
         self.optimiser = make_optimiser(potential.parameters(), config.optimiser, potential.levels)
         self.step_number, self.slowed = 0, 1.0
+        self.reseeded = False  # whether it continues with the random numbers of another device
         self.swaps: list[tuple[float, ...]] = []  # of the last step, by domain
         self.pace = torch.ones(potential.levels, dtype=torch.float64)
         first, own = self.ranks.slice(count)
@@ -130,7 +132,7 @@ class Trainer:
             Learned(
                 number,
                 self.potential.on(bucket.space),
-                bucket.worlds,
+                bucket.worlds.to(of_worlds(self.potential.device)),
                 share,
                 part.replicas,
                 part.batch,
@@ -335,7 +337,8 @@ class Trainer:
         parts = tree["ranks"]
         for block in self.blocks:
             if len(parts) == self.block_count:
-                block.restore(parts[block.place.number])
+                kept = block.restore(parts[block.place.number], self.step_number)
+                self.reseeded = self.reseeded or not kept
             else:
                 block.restore_share(parts, self.step_number)
 
@@ -345,7 +348,7 @@ def _moved(pairs: int, followed: Followed) -> list[Tensor]:
     swaps = torch.full((pairs,), float("nan"))
     for swap in followed.swaps:
         if swap.pairs:
-            swaps[list(swap.pairs)] = swap.probabilities.float().mean(1)
+            swaps[list(swap.pairs)] = swap.probabilities.float().mean(1).cpu()
     info = followed.info
     return [info.acceptance, info.moved, swaps, followed.growth, followed.shares]
 
@@ -355,7 +358,7 @@ def _refuse_forbidden(
     potential: BasePotential, method: Method, worlds: Integer[Tensor, "worlds groups"]
 ) -> None:
     """A hard formula cannot be trained under if corrupted data violate it: their likelihood is zero."""
-    rng = Generator().manual_seed(0)
+    rng = generator(potential.device)
     values = method.corrupt(potential.space, worlds[:200], rng)
     broken = torch.nonzero(potential.violations_of(values) > 0)
     if not len(broken):

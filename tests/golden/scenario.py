@@ -36,6 +36,7 @@ PORTABLE = {
     "OPENBLAS_CORETYPE": "Nehalem",
     "NPY_DISABLE_CPU_FEATURES": "",
     "OMP_NUM_THREADS": "1",
+    "NMLN_COMPILED": "0",
     "COLUMNS": "400",
     "NO_COLOR": "1",
 }

@@ -11,23 +11,28 @@ from nmln.kernels.metropolis import Metropolis
 from nmln.kernels.metropolised import MetropolisedGibbs
 from nmln.kernels.path import PathAuxiliary
 from nmln.kernels.registry import KERNELS, kernel_named
+from nmln.kernels.structural import MOVES, Rewiring, Switch
 from nmln.language import Language, predicate
 from nmln.potentials.function import OneHotPotential
 from nmln.space import Space
 from nmln.types import Kernel
 
 SPACE = Space(Language(predicate("p", "a")), {"a": 4})
-FLAT = OneHotPotential(SPACE, lambda onehot: 0 * onehot.sum(-1)).double()
+GRAPHS = Space(
+    Language(predicate("p", "a"), predicate("r", "a", "a", symmetric=True, reflexive=False)),
+    {"a": 3},
+)
 
 
-def seen_moves(kernel: Kernel) -> Tensor:
-    """Which of the 16 x 16 transitions happened in many steps: all of them are truly possible."""
-    worlds = SPACE.enumerate()
-    start = torch.arange(16).repeat(4_000)
-    state = kernel.init(FLAT, worlds[start][None])
-    state, _ = kernel.step(FLAT, state, torch.Generator().manual_seed(0))
-    matrix = torch.zeros(16, 16)
-    matrix[start, SPACE.index(state.values[0])] = 1
+def seen_moves(kernel: Kernel, space: Space = SPACE) -> Tensor:
+    """Which of the transitions between all worlds happened in many steps: all are truly possible."""
+    worlds = space.enumerate()
+    flat = OneHotPotential(space, lambda onehot: 0 * onehot.sum(-1)).double()
+    start = torch.arange(len(worlds)).repeat(4_000)
+    state = kernel.init(flat, worlds[start][None])
+    state, _ = kernel.step(flat, state, torch.Generator().manual_seed(0))
+    matrix = torch.zeros(len(worlds), len(worlds))
+    matrix[start, space.index(state.values[0])] = 1
     return matrix
 
 
@@ -37,7 +42,16 @@ def power(matrix: Tensor, exponent: int) -> Tensor:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_some_power_of_each_default_sweep_is_positive_everywhere(name: str) -> None:
-    assert power(seen_moves(kernel_named(name, SPACE)), 8).all()
+    space = GRAPHS if name == "structural" else SPACE
+    assert power(seen_moves(kernel_named(name, space), space), 8).all()
+
+
+@pytest.mark.parametrize("move", MOVES, ids=lambda move: move.__name__)
+def test_structural_moves_alone_keep_the_number_of_ties(move: type[Rewiring]) -> None:
+    matrix = seen_moves(move(GRAPHS), GRAPHS)
+    ties = GRAPHS.enumerate()[:, GRAPHS.block("r").groups].sum(1)
+    assert not matrix[ties[:, None] != ties].any()
+    assert move is Switch or (matrix - torch.eye(len(ties))).clamp(min=0).any()
 
 
 @pytest.mark.parametrize(

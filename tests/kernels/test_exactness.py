@@ -20,7 +20,7 @@ from nmln.kernels.gradient import GibbsWithGradients
 from nmln.kernels.langevin import DiscreteLangevin
 from nmln.kernels.metropolis import Metropolis
 from nmln.kernels.metropolised import MetropolisedGibbs
-from nmln.kernels.moves import Attributes, conditionals, free_groups, set_groups
+from nmln.kernels.moves import Attributes, conditionals, free_groups, log_ratio, set_groups
 from nmln.kernels.path import PathAuxiliary, reverse
 from nmln.language import Attribute, Language, predicate
 from nmln.logic import Literal
@@ -158,7 +158,8 @@ def balanced_metropolis(potential: BasePotential, evidence: Evidence | None) -> 
             moved = changes.change(values, groups, torch.full_like(groups, shift))
             to = rules.index(moved[0])
             places = torch.full_like(groups, place)
-            ratio = balanced.log_ratio(scores, scores[:, to], choice, choice[:, to], places)
+            factor = balanced.log_factor(choice, choice[:, to], places)
+            ratio = log_ratio(scores, scores[:, to], factor)
             matrix[here, to] += chosen[0, :, place] / others * ratio[0].clamp(max=0).exp()
     return fill(matrix)
 

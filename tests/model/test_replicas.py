@@ -268,7 +268,7 @@ def test_evidence_and_added_potentials_burn_in_from_noise(model: Model) -> None:
         one.generate(3, chains=3, kind="atoms", evidence=evidence) for one in (model, plain)
     )
     assert ours == theirs
-    with pytest.raises(InputError, match="evidence or a potential is added"):
+    with pytest.raises(InputError, match="evidence, a potential or sharpening"):
         model.generate(3, kind="atoms", evidence=evidence, start="model")
 
 

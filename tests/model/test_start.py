@@ -11,6 +11,7 @@ from nmln.ladders import Ladder
 from nmln.model import Model
 from nmln.model.start import started_settings
 from nmln.training.method import Method
+from nmln.training.rates import with_rates
 from tests.model.test_domains import CONFIG, buckets
 
 
@@ -37,7 +38,7 @@ def test_settings_of_the_potential_are_taken_over_and_others_are_not() -> None:
     assert (config.model.layers, config.model.hidden) == (1, 4)
     assert config.ladder == Config().ladder
     made = Model.build(buckets(), start=old)
-    assert made.config == config
+    assert made.config == with_rates(config, buckets())
     own, known = (dict(model.potential.named_parameters()) for model in (made, old))
     noise = Method.of(CONFIG.ladder).noise
     levels = [noise.nearest(rate) for rate in made.method.noise]

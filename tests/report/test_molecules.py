@@ -1,13 +1,14 @@
 """Parts of a page about molecules: what they show, and that nothing in them does harm."""
 
 import re
+from dataclasses import replace
 from html import unescape
 from math import nan
 from pathlib import Path
 
 import pytest
 
-from nmln.evaluation import Estimate, LevelEvaluation, evaluate
+from nmln.evaluation import Estimate, LevelEvaluation, Scores, evaluate
 from nmln.report import molecules as parts
 from nmln.report import page
 from nmln.report.chains import chains_html
@@ -140,3 +141,18 @@ def test_a_single_level_has_no_swaps_to_show() -> None:
         "acceptance": {"k": [1]},
     }
     assert chains_html([], alone, ["0.01"]).count("<svg") == 1
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_target_may_be_ranked_by_probability_too(exact: bool) -> None:
+    above = Estimate(0.9, 0.8, 0.95)
+    logs = Scores({"CCO": -1.0, "CCC": -4.0, "COC": -2.0, "CC#N": -3.0}, exact)
+    found = evaluate(COUNTS, TRAIN, TEST, at=(2, 4, 9), log_probabilities=logs)
+    levels = [level(0, above, above), level(1, above, above)]
+    assert "by probability" not in text_of(parts.recall_html(levels, 4))
+    levels[-1] = replace(levels[-1], found=found)
+    told = text_of(parts.recall_html(levels, 4))
+    assert "0.8 (target), by probability" in told
+    assert "ranked by the model's own log-probability" in told
+    assert ("a lower bound of it" in told) is not exact
+    assert "test molecules among the first 2 4 by count 0 1 by probability 0 1" in told

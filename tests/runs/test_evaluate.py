@@ -15,6 +15,7 @@ from nmln.cli.evaluate import _nats, _place, evaluate
 from nmln.config import configure
 from nmln.errors import InputError
 from nmln.runs import evaluate as evaluation
+from nmln.runs import references
 from nmln.runs import train as training
 from nmln.runs.specification import fingerprint
 
@@ -119,7 +120,7 @@ def test_a_run_names_its_own_training_and_test_set(tmp_path: Path) -> None:
     assert with_nats(run / "theirs" / "counts.csv", formulas=["atom(x, C)."]) == [False]
     assert with_nats(run / "theirs" / "counts.csv", model="another") == [False]
     whole = str(tmp_path / "mine.smi")
-    _, everything = evaluation.references(str(run), whole)
+    _, everything = references.references(str(run), whole)
     assert everything.smiles == set(smiles)
     shared = evaluation.compare([], outcome.train, everything, sizes=(8,), with_fcd=False)
     assert any("share 7 molecules" in note for note in shared.notes)
@@ -127,7 +128,7 @@ def test_a_run_names_its_own_training_and_test_set(tmp_path: Path) -> None:
     split = json.loads((run / "split.json").read_text())
     (run / "split.json").write_text(json.dumps({**split, "test": [4000]}))
     with pytest.raises(InputError, match=r"split\.json: this does not fit the data"):
-        evaluation.of_run(run)
+        references.of_run(run)
 
 
 def test_levels_are_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
