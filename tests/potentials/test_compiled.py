@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
+from nmln.errors import InputError
 from nmln.language import Attribute, Language, predicate
 from nmln.potentials import compile_kernel, compiled
 from nmln.potentials.base import ScoreError
@@ -194,6 +195,18 @@ def test_the_kernel_is_built_wherever_a_compiler_is() -> None:
     assert compiled.library() is not None, (
         f"the kernel is {compiled.state()}. Install the package again: pip install -e ."
     )
+
+
+def test_a_category_that_does_not_exist_is_refused_before_memory_is_read() -> None:
+    if compiled.library() is None:
+        pytest.skip(compiled.state())
+    potential, worlds = build("molecules", 3)
+    potential.score(worlds)
+    for wrong in (3, 200):
+        broken = worlds.clone()
+        broken[0, 1, 2] = wrong
+        with pytest.raises(InputError, match="a category that its group does not have"):
+            potential.score(broken)
 
 
 def test_a_library_of_other_sources_is_ignored(tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ def test_the_page_has_all_its_parts(done: pipeline.JobOutcome) -> None:
     assert titles(text) == [
         "In short", "New molecules", "The most frequent of all",
         "Levels, from the noisiest to the target", "Recall", "Chains", "Training",
-        "Training: the run", "Training: curves", "Files beside this page", "Repeat", "Configuration",
+        "Training: the run", "Training: levels", "Training: curves", "Files beside this page", "Repeat",
+        "Configuration",
     ]  # fmt: skip
     reader = Reader(text)
     assert len(reader.ids) == len(set(reader.ids))

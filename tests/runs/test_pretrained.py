@@ -171,7 +171,7 @@ class TestShipped:
 
         def least(worlds: torch.Tensor) -> float:
             pairs = zip(burnt_in, self.means(worlds), strict=True)
-            return min(float(ttest_ind(*pair, equal_var=False)[1]) for pair in pairs)
+            return min(float(np.asarray(ttest_ind(*pair, equal_var=False))[1]) for pair in pairs)
 
         assert least(quick) > 1e-3
         assert least(early) < 1e-4  # without a burn-in it is seen
