@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from nmln.errors import InputError
 from nmln.potentials.compile_kernel import FOLDER, LIBRARY, fingerprint
 from nmln.potentials.wiring import Wiring
 from nmln.types import Scores, Slopes, Values
@@ -199,8 +198,6 @@ class Kernel:
     ) -> None:
         if not values.shape[1]:
             return
-        if bool(((values < 0) | (values >= self.wiring.space.sizes)).any()):
-            raise InputError("a world has a category that its group does not have.", kind="damaged")
         weights = [weight.detach().contiguous() for weight in weights]  # kept during the call
         tables = {name: table.data_ptr() for name, table in self._tables.items()}
         pointers = _pointers(weights)
