@@ -20,7 +20,7 @@ from typing import Any
 
 from nmln.config import configure
 from nmln.files import write_lines
-from nmln.model import pretrained
+from nmln.model import Model, pretrained
 from nmln.runs.likelihood import by_log_z
 from nmln.training.method import Method
 
@@ -125,6 +125,7 @@ def card(name: str, run: Path, beside: dict[str, Path], recipe: list[str]) -> li
         *recipe,
         "```",
         "",
+        *_chains(run / "model"),
         "## How good it is",
         "",
         *table({"this model": found, **{key: numbers(path) for key, path in beside.items()}}),
@@ -146,6 +147,17 @@ def card(name: str, run: Path, beside: dict[str, Path], recipe: list[str]) -> li
         "",
         "The molecules are public facts collected by PubChem, taken from the package `chemicals` (MIT);",
         "see `nmln/data/PROVENANCE.md`. The weights have the licence of this package.",
+    ]
+
+
+def _chains(model: Path) -> list[str]:
+    """How many chains come with a model, if there are some."""
+    found = Model.load(model).replicas
+    if found is None:
+        return []
+    return [
+        f"It comes with {found.count:,} chains to start from, mixed for {found.sweeps:,} sweeps.",
+        "",
     ]
 
 

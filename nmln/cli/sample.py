@@ -75,9 +75,37 @@ def sample(
     evidence: Annotated[
         Path | None, typer.Option(help="A .db file with the known atoms; the others are sampled.")
     ] = None,
-    chains: Annotated[int, typer.Option(min=1, help="Number of independent chains.")] = 100,
-    burn_in: Annotated[int, typer.Option(min=0, help="Sweeps before the first sample.")] = 300,
-    thin: Annotated[int, typer.Option(min=1, help="Keep one sample every THIN sweeps.")] = 4,
+    chains: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of independent chains.",
+            show_default="100; for fewer than 1,000 samples from chains of the model one for ten",
+        ),
+    ] = None,
+    start: Annotated[
+        str,
+        typer.Option(
+            help="Where chains start: 'noise', 'model' (chains that come with it), or 'auto': those of "
+            "the model unless there are none, conditions are given or --burn-in is."
+        ),
+    ] = "auto",
+    burn_in: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Sweeps before the first sample.",
+            show_default="300 from noise, fewer from chains of the model",
+        ),
+    ] = None,
+    thin: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Keep one sample every THIN sweeps.",
+            show_default="4; for fewer than 1,000 samples from chains of the model 2",
+        ),
+    ] = None,
     moves: Annotated[
         int,
         typer.Option(
@@ -167,7 +195,7 @@ def sample(
     settings = {
         "chains": chains, "burn_in": burn_in, "thin": thin, "moves": moves, "kernel": kernel,
         "seed": seed, "all_levels": all_levels, "block": block_size, "device": device,
-        "sharpen": sharpen,
+        "sharpen": sharpen, "start": start,
     }  # fmt: skip
     if resume and given - {"run", "pretrained", "output", "part", "processes", "resume"}:
         raise InputError(

@@ -19,6 +19,7 @@ from nmln.errors import InputError
 from nmln.logic import WeightedFormula
 from nmln.model.assembly import empty_potential, networks_of, take
 from nmln.model.domains import Domain
+from nmln.model.replicas import Replicas
 from nmln.potentials.base import BasePotential
 from nmln.potentials.total import TotalPotential
 from nmln.space import Space
@@ -150,10 +151,11 @@ def fit_betas(
     worlds: Integer[Tensor, "worlds groups"],
     steps: int,
     report: Report | None = None,
-) -> BasePotential:
-    """The potential of a model with the betas of its networks fitted by likelihood.
+) -> tuple[BasePotential, Replicas | None]:
+    """The potential of a model with the betas of its networks fitted by likelihood, and replicas of it.
 
-    The cost of a further piece is fitted too, where pieces are counted; nothing else changes.
+    The cost of a further piece is fitted too, where pieces are counted; nothing else changes. The
+    replicas are those of the fit, as at the end of any training.
     """
     networks, pieces = networks_of(model.config.model), model.config.model.pieces
     if not networks and not pieces:
@@ -175,4 +177,4 @@ def fit_betas(
     fitted = trainer.average or trainer.potential
     for new, own in zip(fitted.parameters(), model.potential.parameters(), strict=True):
         new.requires_grad_(own.requires_grad)  # so that further training changes all of it
-    return fitted
+    return fitted, Replicas.mixed(trainer)

@@ -3,7 +3,7 @@
 import hashlib
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isclose
 from typing import Any, NamedTuple
 
@@ -200,6 +200,40 @@ def draw_counts(domains: Sequence[Domain], count: int, seed: int) -> list[int]:
         found.append(int(number))
         left, rest = left - found[-1], max(rest - one.share, 1e-300)
     return [*found, left]
+
+
+def by_shares(
+    domains: Sequence[Domain],
+    count: int,
+    seed: int,
+    attempts: int | None,
+    results: Callable[[Space, int, int, int | None], list[Any]],
+) -> list[Any]:
+    """Results of some domains: of one with the seed itself, of several by their shares.
+
+    `results` gives those of one domain, by its space, their number, a seed and the most attempts.
+    """
+    if len(domains) == 1:
+        return results(domains[0].space, count, seed, attempts)
+    if count < 1:
+        raise InputError(f"n must be at least 1, got {count}.")
+    drawn = draw(domains, count, seed)
+    found = {}
+    for number in sorted(set(drawn)):
+        own, some = stream(seed, str(number)), drawn.count(number)
+        tries = None if attempts is None else max(1, attempts * some // count)
+        found[number] = iter(results(domains[number].space, some, own, tries))
+    return [next(found[number]) for number in drawn]
+
+
+def refuse_conditions(domains: Sequence[Domain], given: bool) -> None:
+    """Refuse conditions, which are about one domain, where several are drawn from."""
+    if given and len(domains) > 1:
+        raise InputError(
+            "evidence and added potentials are about one domain, but this draws from several "
+            f"({names_of([one.space for one in domains])}). Choose one with size.",
+            kind="conflict",
+        )
 
 
 def stream(seed: int, what: str) -> int:

@@ -1,6 +1,6 @@
 """The model that users hold: train, sample, generate, ask, save and load."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Integer
 from torch import Generator, Tensor
 
-from nmln.buckets import Bucket, in_buckets, names_of
+from nmln.buckets import Bucket, in_buckets
 from nmln.checkpoint import MODEL, load_model, save_model
 from nmln.config import Config, override
 from nmln.devices import device_of, generator, move
@@ -17,11 +17,19 @@ from nmln.errors import InputError
 from nmln.evidence import Evidence, VirtualEvidence
 from nmln.inference import Conditional
 from nmln.logic import WeightedFormula
+from nmln.model import replicas as stored
 from nmln.model.assembly import describe, from_description, new_potential, take
 from nmln.model.chains import ModelChains
 from nmln.model.combination import Report, fit_betas, mean_potential
 from nmln.model.constants import refuse_misspelled, warn_unseen
-from nmln.model.domains import Domain, asked_for, domains_of, draw, refuse_several, stream
+from nmln.model.domains import (
+    Domain,
+    asked_for,
+    by_shares,
+    domains_of,
+    refuse_conditions,
+    refuse_several,
+)
 from nmln.model.generation import MOST_TRIES, collect, decoder_for
 from nmln.model.pretrained import folder_of
 from nmln.model.start import start_from, started_settings
@@ -50,6 +58,7 @@ class Model:
     config: Config
     formulas: tuple[WeightedFormula, ...] = ()
     domains: tuple[Domain, ...] = ()
+    replicas: stored.Replicas | None = None  # that chains may start from
 
     @staticmethod
     def build(
@@ -111,11 +120,12 @@ class Model:
         for metrics in train(trainer):
             if report is not None:
                 report(metrics)
-        return model.averaged(trainer)
+        model = model.averaged(trainer)
+        return replace(model, replicas=stored.Replicas.mixed(trainer))
 
     def averaged(self, trainer: Trainer) -> "Model":
-        """This model with the parameters that sampling uses: their moving average, if there is one."""
-        return replace(self, potential=trainer.average or trainer.potential)
+        """This model with the parameters that sampling uses: their average, if there is one."""
+        return replace(self, potential=trainer.average or trainer.potential, replicas=None)
 
     def to(self, device: str | torch.device) -> "Model":
         """This model on a device, as `--device` names it: its parameters are moved, not copied.
@@ -131,7 +141,10 @@ class Model:
         Its parameters are shared with this model. By default a warning says where no data had as many
         constants, so that results are an extrapolation.
         """
-        found = Model(space, self.potential.on(space), self.config, self.formulas)
+        own = None
+        if self.replicas is not None and space in self._known:
+            own = self.replicas.of(self._known.index(space))
+        found = Model(space, self.potential.on(space), self.config, self.formulas, replicas=own)
         if warn:
             warn_unseen(self._known, space)
         return found
@@ -157,24 +170,27 @@ class Model:
         rng: Generator,
         *,
         chains: int | None = None,
-        burn_in: int = 100,
+        burn_in: int | None = None,
         thin: int = 1,
         moves: int = 0,
         kernel: str = "",
         evidence: Evidence | None = None,
         recorder: Observer | None = None,
         added: BasePotential | None = None,
+        start: stored.Start = "auto",
         sharpen: float = 1.0,
     ) -> Iterator[Sweep]:
-        """Chains at all levels from pure noise; the worlds of the target are `sweep.state.values[-1]`.
+        """Chains at all levels; the worlds of the target are `sweep.state.values[-1]`.
 
-        `generate` gives decoded results instead.
+        They start from the replicas that come with the model or from pure noise, see `start`. `generate`
+        gives decoded results instead.
 
         Args:
             sweeps: how many sweeps are made, those of the burn-in included.
             rng: the source of all random numbers.
             chains: replicas; by default as many as in training.
-            burn_in: sweeps that are not returned.
+            burn_in: sweeps that are not returned; by default 100 from noise, and as many as `decide`
+                says from replicas.
             thin: sweeps from one that is returned to the next.
             moves: steps of the kernel per sweep; 0 for `config.sampling.moves`.
             kernel: the name of a kernel; empty for `config.sampling.kernel`.
@@ -183,14 +199,29 @@ class Model:
             recorder: sees every sweep after the burn-in.
             added: one more potential with as many levels as the chains have, for example
                 `constraint(space, formulas, levels)`.
+            start: `noise`, `model` for the replicas of the model, or `auto`: the replicas if there are
+                some, nothing changes the distribution, and no burn-in is given.
             sharpen: B multiplies the model's scores at the target, whose worlds then have the
                 distribution exp(B * score) / Z; `added` is not multiplied.
         """
         running = self.chains(
             moves=moves, kernel=kernel, evidence=evidence, added=added, sharpen=sharpen
         )
-        start = running.noise(self.config.chains.replicas if chains is None else chains, rng)
-        return running.run(start, sweeps, rng, burn_in=burn_in, thin=thin, recorder=recorder)
+        count = self.config.chains.replicas if chains is None else chains
+        changed = evidence is not None or added is not None or sharpen != 1
+        told = self._beginning(start, burn_in, moves, changed, 100)
+        first = stored.first_worlds(
+            running, self.replicas if told.from_replicas else None, count, rng
+        )
+        return running.run(first, sweeps, rng, burn_in=told.burn_in, thin=thin, recorder=recorder)
+
+    def _beginning(
+        self, start: stored.Start, burn_in: int | None, moves: int, changed: bool, noise: int
+    ) -> stored.Decision:
+        """Where chains start; `changed`: their target is another one than that of the model."""
+        condition = "evidence, a potential or sharpening is given" if changed else None
+        pace = moves / self.config.sampling.moves if moves else 1.0
+        return stored.decide(start, burn_in, [self.replicas], condition, pace, noise)
 
     def chains(
         self,
@@ -228,7 +259,7 @@ class Model:
         *,
         seed: int = 0,
         chains: int = 100,
-        burn_in: int = 300,
+        burn_in: int | None = None,
         thin: int = 4,
         moves: int = 0,
         kernel: str = "",
@@ -239,6 +270,7 @@ class Model:
         attempts: int | None = None,
         size: int | None = None,
         sizes: Sequence[int] | None = None,
+        start: stored.Start = "auto",
         sharpen: float = 1.0,
     ) -> list[Any]:
         """n results, decoded by what the language is about; the same seed gives the same results.
@@ -256,7 +288,7 @@ class Model:
             n: how many results.
             seed: of all random numbers.
             chains: replicas that are run side by side, at most n.
-            burn_in: sweeps before the first result.
+            burn_in: sweeps before the first result; by default 300 from noise, few from replicas.
             thin: sweeps from one result of a chain to the next.
             moves: steps of the kernel per sweep; 0 for `config.sampling.moves`.
             kernel: the name of a kernel; empty for `config.sampling.kernel`.
@@ -271,58 +303,45 @@ class Model:
                 the data is allowed, with a warning that it is an extrapolation.
             sizes: several sizes, by their shares among each other in the data; evenly, if one was not in
                 the data.
+            start: where the chains start, as in `sample`.
             sharpen: a number that the model's scores at the target are multiplied by, given the size:
                 above 1, results are more often valid and less varied.
         """
         domains = asked_for(self.domains, self.space, size, sizes)
+        changed = evidence is not None or added is not None or sharpen != 1
         if domains:
             options: dict[str, Any] = {
                 "chains": chains, "burn_in": burn_in, "thin": thin, "moves": moves, "kernel": kernel,
                 "evidence": evidence, "added": added, "kind": kind, "valid_only": valid_only,
-                "attempts": attempts, "sharpen": sharpen,
+                "start": start, "sharpen": sharpen,
             }  # fmt: skip
-            return self._generate_of(domains, n, seed, options)
+            refuse_conditions(domains, evidence is not None or added is not None)
+
+            def results(space: Space, count: int, own: int, tries: int | None) -> list[Any]:
+                there = self.on(space, warn=False)
+                return there.generate(count, seed=own, attempts=tries, **options)
+
+            return by_shares(domains, n, seed, attempts, results)
         for name, number in (("n", n), ("chains", chains), ("attempts", attempts or 1)):
             if number < 1:
                 raise InputError(f"{name} must be at least 1, got {number}.")
         decode, chains = decoder_for(self.space, kind), min(n, chains)
         most = n if not valid_only else MOST_TRIES * n if attempts is None else attempts
+        told = self._beginning(start, burn_in, moves, changed, stored.BURN_IN)
         sweeps = self.sample(
-            burn_in + thin * -(-most // chains),
+            told.burn_in + thin * -(-most // chains),
             generator(self.potential.device, seed),
             chains=chains,
-            burn_in=burn_in,
+            burn_in=told.burn_in,
             thin=thin,
             moves=moves,
             kernel=kernel,
             evidence=evidence,
             added=added,
+            start="model" if told.from_replicas else "noise",
             sharpen=sharpen,
         )
         return collect((sweep.state.values[-1] for sweep in sweeps), decode, n, valid_only)
-
-    def _generate_of(
-        self, domains: Sequence[Domain], n: int, seed: int, options: dict[str, Any]
-    ) -> list[Any]:
-        """Results of some domains: of one with the seed itself, of several by their shares."""
-        if len(domains) == 1:
-            return self.on(domains[0].space, warn=False).generate(n, seed=seed, **options)
-        if options["evidence"] is not None or options["added"] is not None:
-            raise InputError(
-                "evidence and added potentials are about one domain, but this draws from several "
-                f"({names_of([one.space for one in domains])}). Choose one with size.",
-                kind="conflict",
-            )
-        if n < 1:
-            raise InputError(f"n must be at least 1, got {n}.")
-        drawn = draw(domains, n, seed)
-        results = {}
-        for number in sorted(set(drawn)):
-            own, count = stream(seed, str(number)), drawn.count(number)
-            some: dict[str, Any] = options | {"attempts": _share(options["attempts"], count, n)}
-            there = self.on(domains[number].space, warn=False)
-            results[number] = iter(there.generate(count, seed=own, **some))
-        return [next(results[number]) for number in drawn]
 
     def given(
         self,
@@ -368,15 +387,21 @@ class Model:
             tensors = {
                 name: tensor for name, tensor in tensors.items() if not name.endswith(MARGINALS)
             }
-        save_model(Path(path), tensors, self.describe())
+        content = self.describe()
+        if self.replicas is not None:
+            tensors |= self.replicas.tensors()
+            content["replicas"] = self.replicas.described()
+        save_model(Path(path), tensors, content)
 
     @staticmethod
     def load(path: str | Path) -> "Model":
         """A model that `save` wrote; nothing in its files is executed. `nmln.load` takes runs too."""
         tensors, content = load_model(Path(path))
         model = Model.described(content, str(path))
-        model.take(tensors, str(path))
-        return model
+        model.take(stored.parameters_in(tensors), str(path))
+        spaces, levels = model._known, model.method.chain_levels
+        found = stored.Replicas.read(tensors, content.get("replicas"), spaces, levels, str(path))
+        return replace(model, replicas=found)
 
     @staticmethod
     def pretrained(name: str) -> "Model":
@@ -409,7 +434,27 @@ class Model:
         piece is fitted too, where pieces are counted. Everything else stays as it is.
         """
         refuse_several(self.domains, "fitting betas")
-        return replace(self, potential=fit_betas(self, worlds, steps, report))
+        potential, replicas = fit_betas(self, worlds, steps, report)
+        return replace(self, potential=potential, replicas=replicas)
+
+    def mixed(
+        self,
+        chains: int = 200,
+        burn_in: int = stored.BURN_IN,
+        *,
+        times: int = 1,
+        every: int = 100,
+        seed: int = 0,
+        report: Callable[[int, int], None] | None = None,
+    ) -> "Model":
+        """This model with replicas to start from, made by chains that burn in from noise.
+
+        Training gives a model its own. The chains are kept `times` times, `every` sweeps apart.
+        """
+        plan = (chains, burn_in, times, every, seed, report)
+        runs = [self.on(space, warn=False).chains() for space in self._known]
+        kept = [stored.mixed_from_noise(running, *plan) for running in runs]
+        return replace(self, replicas=stored.Replicas.of_domains(kept, burn_in))
 
     def take(self, tensors: Mapping[str, Tensor], source: str) -> None:
         """Take over saved parameters; refuses those of another model, and names `source`."""
@@ -424,8 +469,3 @@ class Model:
         """A model with this description, its parameters still to be filled in."""
         made = from_description(content, source)
         return Model(made.space, made.potential, made.config, made.formulas, made.domains)
-
-
-def _share(attempts: int | None, count: int, total: int) -> int | None:
-    """The part of a number of attempts that belongs to some of all results."""
-    return None if attempts is None else max(1, attempts * count // total)

@@ -6,8 +6,9 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
-from nmln.checkpoint import HEAD, MODEL, SPLIT
+from nmln.checkpoint import HEAD, MODEL, SPLIT, load_model, save_model
 from nmln.errors import InputError
+from nmln.model.replicas import parameters_in
 
 CARD = "card.md"
 _PARTS = (HEAD, SPLIT, MODEL)
@@ -33,7 +34,7 @@ def unpack(name: str, parent: Path = Path("runs")) -> Path:
     """A run folder with this model, which every command accepts; created if it is missing."""
     source, target = folder_of(name), parent / f"pretrained-{name}"
     if (target / HEAD).exists():
-        if _weights(target) != _weights(source):
+        if _manifest(target) != _manifest(source) and not _completed(source, target):
             raise InputError(
                 f"this folder must hold the model {name!r} of this installation, but holds another "
                 "model. Move it away.",
@@ -90,6 +91,27 @@ def _shipped() -> Path:
     return Path(str(files("nmln"))) / "data" / "pretrained"
 
 
-def _weights(folder: Path) -> bytes | None:
+def _manifest(folder: Path) -> bytes | None:
     manifest = folder / MODEL / "manifest.json"
     return manifest.read_bytes() if manifest.exists() else None
+
+
+def _completed(source: Path, target: Path) -> bool:
+    """Give a copy of an earlier version, without replicas, those of the package; False for others.
+
+    The parameters and the description must be the same, so that what was drawn from the copy stays what
+    the model gives.
+    """
+    try:
+        (tensors, content), (known, told) = (load_model(one / MODEL) for one in (source, target))
+    except InputError:
+        return False
+    if "replicas" in told or "replicas" not in content:
+        return False
+    own = parameters_in(tensors)
+    same = {name: value for name, value in content.items() if name != "replicas"} == told
+    same = same and own.keys() == known.keys()
+    if not same or not all(own[name].equal(known[name]) for name in own):
+        return False
+    save_model(target / MODEL, tensors, content)
+    return True

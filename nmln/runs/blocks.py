@@ -30,7 +30,7 @@ from nmln.runs.workspace import LOCK, ROWS, WORLDS, Begun, SamplePlace
 from nmln.runs.world_files import packed
 from nmln.sampler import Snapshot, snapshot, start
 from nmln.signals import GivenUpError
-from nmln.types import Evaluations, State, Sweep, Tuning
+from nmln.types import Evaluations, State, Sweep, Tuning, Values
 
 REMEMBERED = 100_000  # decoded worlds in the cache of a process
 _DRAWS = 500  # draws kept for the diagnostics of the chains
@@ -171,15 +171,23 @@ def chains_of(
 ) -> Iterator[Sweep]:
     """All sweeps of a block, including the burn-in, so that it can be saved after each of them."""
     settings, chains = job.settings, _chains(job, block)
-    _, count = settings.slice(block)
     return chains.run(
-        chains.noise(count, rng) if resumed is None else None,
+        _first_worlds(job, block, chains, rng) if resumed is None else None,
         settings.sweeps_of(block),
         rng,
         warm_up=settings.burn_in,
         resume=resumed,
         rescue=job.block(block) / "offending.db",
     )
+
+
+def _first_worlds(job: SamplingJob, block: int, chains: ModelChains, rng: Generator) -> Values:
+    """Where the chains of a block start: at replicas that come with the model, or at noise."""
+    settings, replicas = job.settings, job.model_of(block).replicas
+    if not settings.start or replicas is None:
+        return chains.noise(settings.slice(block)[1], rng)
+    (values,) = replicas.values
+    return values[:, settings.replicas_of(block, values.shape[1])].to(rng.device)
 
 
 class Kept(NamedTuple):

@@ -76,6 +76,11 @@ class JobSettings:
             start.check(found)
         return found
 
+    @property
+    def burn_in_asked(self) -> int | None:
+        """The sweeps before the first sample; None if they are left to the sampling."""
+        return None if self.burn_in == JobSettings.burn_in else self.burn_in
+
     def located(self) -> "JobSettings":
         """The same with full paths, which are valid in every working directory."""
         there = self.start is not None and Path(self.start).exists()

@@ -229,7 +229,8 @@ def fitting_samples(
 ) -> int:
     """The number of samples that fit a time, by a timing of the model; in whole thousands."""
     each = seconds_a_sweep(opened, settings, processes)
-    draws = (60 * minutes / each - settings.burn_in) / THIN
+    told = sampling.beginning(opened.model, opened.conditions(), "auto", settings.burn_in_asked)
+    draws = (60 * minutes / each - told.burn_in) / THIN
     thousands = int(draws * settings.chains) // 1000
     return min(MOST, max(LEAST, 1000 * thousands))
 
@@ -273,7 +274,7 @@ def sample_job(
         settings.samples,
         about=about,
         chains=settings.chains,
-        burn_in=settings.burn_in,
+        burn_in=settings.burn_in_asked,
         seed=settings.seed,
         all_levels=True,
         device=settings.config().training.device,

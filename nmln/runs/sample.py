@@ -11,13 +11,22 @@ from nmln.extras import MissingExtraError
 from nmln.kernels.registry import kernel_named
 from nmln.model import Model, load_run
 from nmln.model.domains import asked_for
+from nmln.model.replicas import Decision, Start, decide
 from nmln.runs import data as sources
 from nmln.runs import stream
 from nmln.runs.conditions import Conditions, read_conditions
 from nmln.runs.folder import RunFolder
 from nmln.runs.parts import check_part
+from nmln.runs.specification import THIN, start_of
 from nmln.runs.workspace import Part, SamplePlace
 from nmln.runs.world_files import check_kind
+
+CHAINS = 100
+"""Chains of a sampling, unless another number is asked for or has to be smaller."""
+
+QUICK, DRAWS, LEAST_CHAINS, QUICK_THIN = 1000, 10, 10, 2
+"""Fewer samples from replicas are a quick look: so many per chain, so many chains at least, and thinned
+less."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +118,7 @@ def run(
         overwrite: whether older samples may be replaced, once the new ones are complete.
         progress: called with the number of sweeps done and their total.
         settings: other fields of `SamplingSettings`: chains, burn_in, thin, moves, kernel, seed,
-            all_levels, block, device, sharpen.
+            all_levels, block, device, sharpen; and `start`, see `begin`.
     """
     opened = open_run(folder)
     with stream.only_sampler(place_of(opened, output)):
@@ -145,6 +154,10 @@ def begin(
     part: Part | None = None,
     overwrite: bool = False,
     about: dict[str, Any] | None = None,
+    start: Start = "auto",
+    burn_in: int | None = None,
+    chains: int | None = None,
+    thin: int | None = None,
     **settings: Any,
 ) -> stream.SamplingJob:
     """Start a sampling, or continue the same one; `stream.work` and `finish` perform it.
@@ -157,25 +170,73 @@ def begin(
         part: the part that is drawn here, if the sampling is divided.
         overwrite: whether older samples may be replaced, once the new ones are complete.
         about: entries for the summary, such as the command.
+        start: where the chains start: `noise`, the replicas of the `model`, or `auto`, see `decide`.
+        burn_in: sweeps before the first sample; by default as many as the start needs.
+        chains: the number of chains; by default 100, or fewer for a quick look.
+        thin: sweeps from one sample to the next; by default 4, or 2 for a quick look, which is fewer
+            than 1,000 samples from replicas.
         settings: other fields of `SamplingSettings`.
     """
     if count < 1:
         raise InputError(f"the number of samples must be at least 1, got {count}.", kind="empty")
     if kernel := settings.get("kernel"):
         kernel_named(kernel, opened.model.space)  # a wrong name is refused before anything starts
+    told = beginning(
+        opened.model,
+        conditions,
+        start,
+        burn_in,
+        settings.get("moves", 0),
+        settings.get("sharpen", 1.0),
+    )
+    quick = told.from_replicas and count < QUICK
+    few = max(LEAST_CHAINS, count // DRAWS) if quick else CHAINS
     settings["device"] = devices.chosen(settings.get("device", "auto"))
     asked = stream.SamplingSettings.of(
-        opened.model, conditions, count, kind=opened.kind, **settings
+        opened.model,
+        conditions,
+        count,
+        kind=opened.kind,
+        burn_in=told.burn_in,
+        chains=few if chains is None else chains,
+        thin=thin if thin is not None else QUICK_THIN if quick else THIN,
+        start=start_of(opened.model) if told.from_replicas else "",
+        **settings,
     )
     if opened.kind != "molecules" and asked.all_levels:
         raise opened.for_molecules()
     if part is not None:
         check_part(part, asked)
     described = {"run": opened.name, **(about or {}), "scaffold": None, "evidence": None}
+    described["start"] = told.why
     place = place_of(opened, output, part)
     return stream.begin(
         place, opened.model, asked, {**described, **conditions.named}, overwrite=overwrite
     )
+
+
+def beginning(
+    model: Model,
+    conditions: Conditions,
+    start: Start,
+    burn_in: int | None,
+    moves: int = 0,
+    sharpen: float = 1.0,
+) -> Decision:
+    """Where the chains of a sampling start, and how long they burn in."""
+    models = [model.on(one.space, warn=False) for one, _ in conditions.domains] or [model]
+    evidence = [conditions.evidence, *(one for _, one in conditions.domains)]
+    reason = None
+    if conditions.formulas:
+        reason = "formulas are given"
+    elif conditions.named.get("scaffold") is not None:
+        reason = "a scaffold is given"
+    elif any(one is not None for one in evidence):
+        reason = "evidence is given"
+    elif sharpen != 1:
+        reason = "the target is sharpened"
+    pace = moves / model.config.sampling.moves if moves else 1.0
+    return decide(start, burn_in, [one.replicas for one in models], reason, pace)
 
 
 def place_of(

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
+from jaxtyping import Int64
+from torch import Generator, Tensor
 
 from nmln.buckets import deal, domain_in_json, space_in_json
 from nmln.distributed import Ranks
@@ -19,7 +21,8 @@ from nmln.formats.registry import Kind
 from nmln.kernels.registry import kernel_named
 from nmln.model import Model
 from nmln.model.chains import check_sharpening
-from nmln.model.domains import draw_counts
+from nmln.model.domains import draw_counts, stream
+from nmln.model.replicas import chosen
 from nmln.runs.conditions import Conditions
 from nmln.space import Space
 
@@ -31,6 +34,9 @@ THIN = 4
 
 _MOST_BLOCKS = 256  # all their files are open at once while they are merged
 _LEAST = 4  # chains of a domain, where there are enough
+_LATER: dict[str, Any] = {"domains": (), "device": "cpu", "sharpen": 1, "start": ""}
+"""Settings that samplings of earlier versions do not have, with what holds for those."""
+
 _STEP = 0x9E3779B97F4A7C15  # between the seeds of parts in samplings of format 1
 
 
@@ -104,6 +110,7 @@ class SamplingSettings:
     formulas: tuple[str, ...] = ()
     model: str = ""  # a hash of its parameters
     domains: tuple[DomainSettings, ...] = ()  # empty: that of the model
+    start: str = ""  # a hash of the replicas of the model that chains start from; empty: noise
     device: str = "cpu"
     sharpen: float = 1.0  # multiplies the model's scores at the target
 
@@ -196,14 +203,11 @@ class SamplingSettings:
         return max(one.draws for one in self.sections)
 
     def described(self) -> dict[str, Any]:
-        """All settings for JSON; domains, device and sharpening only where they are not the defaults."""
+        """All settings for JSON; those of later versions only where they are not the defaults."""
         found = asdict(self)
-        if self.device == "cpu":
-            del found["device"]
-        if not self.domains:
-            del found["domains"]
-        if self.sharpen == 1:
-            del found["sharpen"]
+        for name, default in _LATER.items():
+            if found[name] == default:
+                del found[name]
         return found
 
     @property
@@ -240,6 +244,14 @@ class SamplingSettings:
         found = hashlib.sha256(f"nmln sampling {self.seed} {block}".encode()).digest()
         return int.from_bytes(found[:8], "big") >> 1
 
+    def replicas_of(self, block: int, replicas: int) -> Int64[Tensor, " chains"]:
+        """The replicas of the model that the chains of a block start from, of so many there are."""
+        number = self.home(block)
+        own, (first, count) = self.sections[number], self.slice(block)
+        rng = Generator().manual_seed(stream(self.seed, f"replicas {number}"))
+        first -= own.first_chain
+        return chosen(replicas, own.chains, rng)[first : first + count]
+
     def models(self, model: Model) -> tuple[Model, ...]:
         """The model on every domain that is sampled."""
         if not self.domains:
@@ -265,7 +277,7 @@ class SamplingSettings:
         if not isinstance(content, Mapping):
             raise ValueError("there are no settings")
         for name in (*known, *content):
-            if name not in content and name not in ("domains", "device", "sharpen"):
+            if name not in content and name not in _LATER:
                 raise ValueError(f"{name} is missing")
             if name not in known:
                 raise ValueError(f"{name} is not a setting")
@@ -305,6 +317,15 @@ class SamplingSettings:
         for number, one in enumerate(self.models(model)):
             conditions = self.conditions(one.space, number)
             kernel_named(self.kernel or one.config.sampling.kernel, one.space, conditions.evidence)
+            if self.start and one.replicas is None:
+                raise ValueError("the model has no chains to start from")
+        if self.start and self.start != start_of(model):
+            raise ValueError("the chains of the model are others")
+
+
+def start_of(model: Model) -> str:
+    """A hash of the replicas that come with a model; empty if there are none."""
+    return "" if model.replicas is None else model.replicas.digest
 
 
 def fingerprint(model: Model) -> str:

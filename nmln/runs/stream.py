@@ -33,7 +33,7 @@ from nmln.runs.blocks import (
 )
 from nmln.runs.replacing import check_free, swap, writing
 from nmln.runs.sample_rows import RowCounter, checked_rows, join_rows, write_counts
-from nmln.runs.specification import SamplingSettings, fingerprint
+from nmln.runs.specification import SamplingSettings, fingerprint, start_of
 from nmln.runs.train import interruption
 from nmln.runs.workspace import (
     COUNTS,
@@ -151,7 +151,8 @@ def attend(place: SamplePlace, model: Model) -> SamplingJob:
 
 def _checked(place: SamplePlace, model: Model, found: Begun) -> SamplingJob:
     """The recorded sampling, checked against the model."""
-    if found.settings.model != fingerprint(model):
+    begun = found.settings
+    if begun.model != fingerprint(model) or begun.start not in ("", start_of(model)):
         raise InputError(
             "the model has changed since this sampling was started. Restart with --overwrite, or choose "
             "another folder (--output).",

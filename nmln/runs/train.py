@@ -1,7 +1,7 @@
 """A training run in its folder: started, watched, saved, resumed."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -12,6 +12,7 @@ from nmln.devices import chosen, device_of
 from nmln.distributed import Ranks
 from nmln.errors import InputError, InterruptedRunError, placed
 from nmln.model import Model
+from nmln.model.replicas import Replicas
 from nmln.model.start import start_from
 from nmln.runs import data as sources
 from nmln.runs.data import Source
@@ -23,11 +24,13 @@ from nmln.signals import GivenUpError
 from nmln.signals import interruption as interruption
 from nmln.training import Metrics, Return, Trainer, train
 from nmln.training.loop import Guard
+from nmln.training.mixing import mixing_sweeps
 from nmln.training.pilot import steps_in
 from nmln.training.rates import with_rates
 from nmln.training.restore import restore
 
 _QUALITY_EVERY = 50  # steps between two measurements of the chains' worlds
+_TELL_EVERY = 20.0  # seconds between two messages about the mixing
 _PATIENCE = 5.0  # seconds in which a step may end after a signal, so that it can be saved
 
 
@@ -260,10 +263,52 @@ def _run(job: TrainingJob, watcher: Watcher) -> Model:
                     f"stopped after step {event.step}. The progress is kept.",
                     job.home.resume_command,
                 )
-    model = job.model.averaged(trainer)
+        model = replace(job.model.averaged(trainer), replicas=_mixed(job, watcher, interrupted))
     if first:
         model.save(job.home.model)
     return model
+
+
+def _mixed(job: TrainingJob, watcher: Watcher, interrupted: Callable[[], bool]) -> Replicas | None:
+    """The chains under the final parameters, to be kept in the model so that sampling starts from them.
+
+    An interruption loses nothing: the last step is saved, and the same sweeps are made when the run is
+    continued.
+    """
+    sweeps, ranks = mixing_sweeps(job.trainer), job.trainer.ranks
+    if not sweeps:
+        return None
+    start = told = time.perf_counter()
+    if ranks.first:
+        watcher.on_note(f"mixing the chains under the final weights: {sweeps} sweeps")
+
+    def report(done: int, total: int) -> None:
+        nonlocal told
+        now = time.perf_counter()
+        if ranks.first and now - told >= _TELL_EVERY and done < total:
+            told, left = now, round((now - start) * (total - done) / done)
+            watcher.on_note(f"mixing: sweep {done} of {total}, {left // 60}:{left % 60:02d} left")
+        if ranks.agree(interrupted()):
+            raise InterruptedRunError(
+                f"stopped while the chains are mixed. All {job.trainer.step_number} steps are kept.",
+                job.home.resume_command,
+            )
+
+    try:
+        found = Replicas.mixed(job.trainer, report)
+    except GivenUpError:
+        raise InterruptedRunError(
+            "stopped while the chains are mixed. All steps are kept.", job.home.resume_command
+        ) from None
+    if ranks.first:
+        seconds = time.perf_counter() - start
+        watcher.on_note(
+            "no chains are kept in the model: a score is not a number"
+            if found is None
+            else f"after {sweeps} sweeps in {seconds:.0f} s, {found.count:,} chains are kept in the "
+            "model: nmln sample starts from them"
+        )
+    return found
 
 
 def _obeying(job: TrainingJob, events: Iterator[Metrics | Return]) -> Iterator[Metrics | Return]:

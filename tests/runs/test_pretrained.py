@@ -3,9 +3,12 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import ttest_ind
 
 import nmln
 from nmln.cli import main as command
@@ -82,6 +85,19 @@ def test_another_model_in_the_folder_is_not_overwritten(shipped: Path) -> None:
         pretrained.unpack("tiny")
 
 
+def test_a_copy_of_an_earlier_version_gets_the_chains(shipped: Path) -> None:
+    folder = pretrained.unpack("tiny")
+    assert load_run(folder).replicas is None
+    model = nmln.Model.load(shipped / "tiny" / "model").mixed(3, 2)
+    model.save(shipped / "tiny" / "model")
+    assert pretrained.unpack("tiny") == folder
+    assert load_run(folder).replicas is not None
+    other = make_run(shipped.parent / "other", seed=1)
+    nmln.Model.load(other / "model").mixed(3, 2).save(shipped / "tiny" / "model")
+    with pytest.raises(InputError, match="another model"):
+        pretrained.unpack("tiny")
+
+
 def test_a_model_is_unpacked_whole_or_not_at_all(
     shipped: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +147,41 @@ class TestShipped:
         (*_, last) = model.sample(80, rng, chains=40, burn_in=79)
         decoded = data.decode(last.state.values[-1])
         assert sum(one is not None for one in decoded) >= 30
+
+    def drawn(self, seed: int, **options: Any) -> torch.Tensor:
+        """Ten draws of 50 chains, two sweeps apart."""
+        model, rng = nmln.Model.pretrained("pubchem-10"), torch.Generator().manual_seed(seed)
+        sweeps = model.sample(options["burn_in"] + 20, rng, chains=50, thin=2, **options)
+        return torch.stack([sweep.state.values[-1] for sweep in sweeps])
+
+    def means(self, worlds: torch.Tensor) -> list[np.ndarray]:
+        """Of every chain: scores, bonds, double bonds, carbon atoms and elements."""
+        model = nmln.Model.pretrained("pubchem-10")
+        with torch.no_grad():
+            scores = torch.stack([model.level(-1).score(one[None])[0] for one in worlds])
+        atoms, bonds = worlds[..., :10], worlds[..., 10:]
+        found = [scores, *(one.sum(-1) for one in (bonds > 0, bonds == 2, atoms == 0, atoms))]
+        return [one.double().mean(0).numpy() for one in found]
+
+    @pytest.mark.slow
+    def test_its_chains_give_the_distribution_of_a_burnt_in_run(self) -> None:
+        burnt_in = self.means(self.drawn(0, burn_in=300, start="noise"))
+        quick, other = (self.drawn(seed, burn_in=14, start="model") for seed in (1, 2))
+        early = self.drawn(3, burn_in=14, start="noise")
+
+        def least(worlds: torch.Tensor) -> float:
+            pairs = zip(burnt_in, self.means(worlds), strict=True)
+            return min(float(ttest_ind(*pair, equal_var=False)[1]) for pair in pairs)
+
+        assert least(quick) > 1e-3
+        assert least(early) < 1e-4  # without a burn-in it is seen
+        data = datasets.load("pubchem-10")
+        one, two = (
+            {smiles for smiles in data.decode(some.flatten(0, 1)) if smiles is not None}
+            for some in (quick, other)
+        )
+        # Pairs of burnt-in runs share 10.0 different molecules (standard deviation 3.2).
+        assert len(one & two) <= 10 + 4 * 3.2
 
 
 def test_files_of_the_user_are_never_replaced(shipped: Path) -> None:

@@ -263,10 +263,10 @@ def lagging(weighted: bool) -> tuple[float, float]:
 
 def test_weights_keep_up_with_a_model_that_the_chains_lag_behind() -> None:
     mean, log_z = lagging(weighted=True)
-    assert mean < 0.06
+    assert mean < 0.04
     assert log_z < 0.03
     mean, log_z = lagging(weighted=False)
-    assert mean > 0.12
+    assert mean > 0.06
     assert log_z > 0.06
 
 
