@@ -77,6 +77,8 @@ def of_worlds(device: torch.device) -> torch.device:
     return device if has_double(device) else CPU
 
 
+_CUDA_STATE = 16  # bytes of the state of a generator on CUDA
+
 Moved = TypeVar("Moved", bound=nn.Module)
 
 
@@ -102,4 +104,9 @@ def generator(device: torch.device, seed: int = 0) -> Generator:
 
 def continues(rng: Generator, state: UInt8[Tensor, " bytes"]) -> bool:
     """Whether a generator can continue from a state: not from that of another kind of device."""
+    sizes = len(torch.Generator().get_state()), _CUDA_STATE
+    if len(state) not in sizes:
+        raise ValueError(
+            f"an RNG state must have {sizes[0]:,} bytes (CPU) or {sizes[1]} (CUDA), got {len(state):,}"
+        )
     return len(rng.get_state()) == len(state)

@@ -33,16 +33,17 @@ def test_commands_have_the_defaults_of_what_they_call() -> None:
     from nmln.cli.likelihood import likelihood
     from nmln.cli.sample import sample
     from nmln.runs import likelihood as measuring
-    from nmln.runs.specification import THIN, SamplingSettings
+    from nmln.runs.specification import SamplingSettings
 
     asked = signature(likelihood).parameters
     done = signature(measuring.run).parameters
     for name in ("chains", "steps", "sweeps", "seed"):
         assert asked[name].default == done[name].default, name
-    for name in ("chains", "burn_in", "moves", "kernel", "seed", "all_levels"):
-        given = signature(sample).parameters[name].default
-        assert given == getattr(SamplingSettings, name), name
-    assert signature(sample).parameters["thin"].default == THIN
+    taken = signature(sample).parameters
+    for name in ("moves", "kernel", "seed", "all_levels"):
+        assert taken[name].default == getattr(SamplingSettings, name), name
+    for name in ("chains", "burn_in", "thin"):  # they depend on where the chains start
+        assert taken[name].default is None, name
 
 
 def test_help_waits_for_nothing_heavy() -> None:

@@ -83,6 +83,6 @@ def test_distances_are_earth_movers() -> None:
 def test_the_discrepancy_separates_what_differs() -> None:
     graphs = communities(60)
     known = described(graphs)
-    assert all(value == pytest.approx(0, abs=1e-12) for value in discrepancy(known, known).values())
     near, far = halves(known), discrepancy(described(independent(graphs, 60, 0)), known)
-    assert all(far[name] > 2 * near[name] for name in near)
+    assert all(abs(value) < 0.01 for value in near.values())
+    assert all(value > 0.02 for value in far.values())

@@ -159,7 +159,8 @@ def test_a_trainer_counts_its_chains_also_when_a_run_is_resumed() -> None:
 
 
 def test_what_fits_is_not_refused() -> None:
-    large = override(Config(), {"model.hidden": 512, "model.layers": 12, "chains.replicas": 10_000})
+    changes = {"model.hidden": 512, "model.layers": 12, "chains.replicas": 10_000}
+    large = override(Config(), {**changes, "ladder.rates": (0.08, 0.045, 0.02, 0.006, 0.001)})
     assert 0 < check_model(SPACE, 5, large.model) < check_training(SPACE, large) < 2**34
 
 

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from nmln.errors import InputError
+
 if TYPE_CHECKING:
     from nmln.runs.train import TrainingJob
 
@@ -23,7 +25,8 @@ def after(job: "TrainingJob") -> tuple[list[str], list[str]]:
     from nmln.report.ladder import swap_sentences
     from nmln.runs.pages import read_run
 
-    if not job.trainer.step_number:
+    try:
+        run = read_run(job.folder)
+    except InputError:  # no step was recorded, or its record was lost
         return [], []
-    run = read_run(job.folder)
     return swap_sentences(run.levels, run.swaps or ())

@@ -449,7 +449,15 @@ class Model:
     ) -> "Model":
         """This model with replicas to start from, made by chains that burn in from noise.
 
-        Training gives a model its own. The chains are kept `times` times, `every` sweeps apart.
+        Training gives a model its own.
+
+        Args:
+            chains: replicas that are run side by side.
+            burn_in: sweeps before they are kept.
+            times: how often they are kept.
+            every: sweeps from one time to the next.
+            seed: of all random numbers.
+            report: called with the number of sweeps done and of all.
         """
         plan = (chains, burn_in, times, every, seed, report)
         runs = [self.on(space, warn=False).chains() for space in self._known]

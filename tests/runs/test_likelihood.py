@@ -249,7 +249,10 @@ def test_log_z_is_never_below_what_the_data_alone_add_up_to() -> None:
 def test_a_world_that_chains_never_find_is_noticed() -> None:
     space = Space(Language(predicate("up", "site")), {"site": 16})
     worlds = torch.ones(4, 16, dtype=space.dtype)  # all alike
-    config = configure({"model": {"potential": "formula", "base": False}, "training": {"steps": 0}})
+    levels = {"ladder": {"rates": [0.08, 0.045, 0.02, 0.006, 0.001]}}
+    config = configure(
+        {"model": {"potential": "formula", "base": False}, "training": {"steps": 0}, **levels}
+    )
     every = parse_formula("FORALL x up(x)", space.language)
     lonely = WeightedFormula(every.formula, 60.0)  # e^60 for one world of 65,536, and no way to it
     model = Model.build(space, worlds, config, [lonely])
