@@ -15,7 +15,7 @@ from nmln.training import Trainer
 
 SETS = ("pubchem-9", "pubchem-10")
 PRESETS = ("small", "molecules")
-STEPS, ROUNDS = 3, 8
+STEPS, ROUNDS = 5, 20
 
 
 def trainer(buckets: list[Bucket], preset: str) -> Trainer:
