@@ -274,7 +274,7 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 
 def _tables_on(potential: Kind, device: torch.device) -> Kind:
-    """The potential, with tables that were made anew moved to the device of its parameters."""
+    """The potential, with new tables moved to the device of its parameters."""
     for module in potential.modules():
         for name, table in module._buffers.items():
             if table is not None and table.device != device:
