@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt $(KERNEL)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(READY)
 
-run: $(READY) ## the main job on the built-in molecules, in about 12 minutes
+run: $(READY) ## the main job on the built-in molecules, in about 10 minutes
 	$(BIN)/nmln run
 
 lint: types style layers ## format, style, types, import layers
