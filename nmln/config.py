@@ -76,9 +76,14 @@ class LadderConfig:
     # and learn from data corrupted at the last rate
     method: Literal["noising", "tempering", "single"] = "noising"
     # probability that a group is corrupted, per level, noisiest first, the target last. `auto`: as many
-    # levels as the number of groups of the largest world needs for `swap`, from 0.08 to 0.001; the rates
+    # levels as the number of groups of the largest world needs for `swap`, from 0.08 to 0.001 (with
+    # `noise` = `marginals` from 0.25 to 0.003); the rates
     # are chosen when a run starts, and recorded. A list of numbers is taken as it is
     rates: tuple[float, ...] | Literal["auto"] = "auto"
+    # how a corrupted group changes. `uniform`: to one of its other categories, all equally likely, as in
+    # the paper; `marginals`: it is drawn again from the frequencies of its categories in the data, so
+    # that sparse worlds stay sparse (needs `model.base`)
+    noise: Literal["uniform", "marginals"] = "uniform"
     # temperatures for `tempering`, hottest first, the last one 1; not used by the other methods
     temperatures: tuple[float, ...] = (1.360489, 1.259712, 1.1664, 1.08, 1.0)
     # swap probability of neighbouring levels that `rates` = `auto` aims at, above 0 and below 1,
@@ -88,7 +93,7 @@ class LadderConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values."""
-        return _in_json(self, ("swap",))
+        return _in_json(self, ("swap", "noise"))
 
 
 @dataclass(frozen=True)
@@ -126,12 +131,15 @@ class ModelConfig:
     # count the connected pieces of the graph, with one learned weight per level; set it where
     # samples fall apart into pieces
     pieces: bool = False
+    # count the neighbourhoods of nodes and the ends of ties, with a fixed start that the data give and one
+    # learned weight for each and every level; the network then learns what is not local
+    local: bool = False
     # seed of the first parameters of the networks; change it for an independent run
     seed: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values."""
-        return _in_json(self, ("initial_scale",))
+        return _in_json(self, ("initial_scale", "local"))
 
 
 @dataclass(frozen=True)

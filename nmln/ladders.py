@@ -4,8 +4,9 @@ Both list one number per level, the noisiest or hottest level first and the targ
 compares, inserts or moves levels takes any `LadderLike` and works for both.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import asin, ceil, erfc
 from statistics import NormalDist
@@ -17,12 +18,15 @@ from torch import Generator, Tensor
 
 from nmln.errors import InputError
 from nmln.evidence import Evidence
+from nmln.marginals import Shares, redraw
 from nmln.memory import in_digits, refuse_size
 from nmln.noise import check_rate, corrupt, swap_bound
 from nmln.space import Space
 from nmln.types import Values
 
 NOISIEST, TARGET = 0.08, 0.001  # the first and the last rate of ladders that are made for a space
+Overlap = Callable[[float, float], float]
+"""The predicted probability of a swap between levels at two rates."""
 _MOST_LEVELS = 100
 _MANY = 10_000  # groups: for worlds as large as this, estimates of the number of levels are right
 _RATE_HALVINGS, _SWAP_HALVINGS = 18, 9  # of an interval, in search of a rate or a probability
@@ -71,13 +75,17 @@ class Ladder:
 
     @staticmethod
     def even(
-        free_groups: int, swap: float, noisiest: float = NOISIEST, target: float = TARGET
+        free_groups: int,
+        swap: float,
+        noisiest: float = NOISIEST,
+        target: float = TARGET,
+        overlap: Overlap | None = None,
     ) -> "Ladder":
         """As few levels as give every pair of neighbours a predicted swap probability of `swap` or more.
 
-        The prediction is `swap_bound`, which depends on the number of free groups of a world: the
-        larger the world, the closer the levels. The first and the last rate are given, and all pairs
-        have the same prediction.
+        The prediction is `overlap`; by default `swap_bound`, which depends on the number of free groups of
+        a world: the larger the world, the closer the levels. The first and the last rate are given,
+        and all pairs have the same prediction.
         """
         if not 0 < swap < 1:
             raise InputError(
@@ -86,11 +94,12 @@ class Ladder:
                 token="swap",
             )
         ends = Ladder((noisiest, target))  # checks both
-        if free_groups < 1 or swap_bound(free_groups, *ends) >= swap:
+        chance = overlap or partial(swap_bound, free_groups)
+        if free_groups < 1 or chance(*ends) >= swap:
             return ends
         needed, rates = _needed(free_groups, swap, ends), [target]
         if free_groups < _MANY or needed < 2 * _MOST_LEVELS:  # otherwise there is no need to count
-            rates = _climbed(free_groups, swap, ends, _MOST_LEVELS)
+            rates = _climbed(chance, swap, ends, _MOST_LEVELS)
         if rates[-1] < noisiest:
             limit, possible = (
                 f"a ladder may have {_MOST_LEVELS}",
@@ -100,15 +109,18 @@ class Ladder:
         low, high = swap, 1.0  # with as many levels, the largest probability that still gets there
         for _ in range(_SWAP_HALVINGS):
             middle = (low + high) / 2
-            found = _climbed(free_groups, middle, ends, len(rates))
+            found = _climbed(chance, middle, ends, len(rates))
             low, high = (middle, high) if found[-1] >= noisiest else (low, middle)
-        inner = _climbed(free_groups, low, ends, len(rates))[1:-1]
+        inner = _climbed(chance, low, ends, len(rates))[1:-1]
         form = "{:.3g}" if len(inner) < 20 else "{:.4g}"
         return Ladder((noisiest, *(float(form.format(rate)) for rate in reversed(inner)), target))
 
-    def predicted_swaps(self, free_groups: int) -> tuple[float, ...]:
-        """The predicted swap probability of every pair of neighbours: `swap_bound`."""
-        return tuple(swap_bound(free_groups, *pair) for pair in pairwise(self.rates))
+    def predicted_swaps(
+        self, free_groups: int, overlap: Overlap | None = None
+    ) -> tuple[float, ...]:
+        """The predicted swap probability of every pair of neighbours, as for `even`."""
+        chance = overlap or partial(swap_bound, free_groups)
+        return tuple(chance(*pair) for pair in pairwise(self.rates))
 
     def swap_of(self, free_groups: int, levels: int) -> float:
         """About the swap probability of even pairs, with so many levels between the same ends.
@@ -141,6 +153,7 @@ class Ladder:
         worlds: Integer[Tensor, "chains groups"],
         rng: Generator,
         evidence: Evidence | None = None,
+        shares: Shares | None = None,
     ) -> Values:
         """A corrupted copy of every world at every level.
 
@@ -149,8 +162,14 @@ class Ladder:
             worlds: the worlds to corrupt; they must agree with the evidence.
             rng: the generator that all random numbers are drawn from, level by level.
             evidence: the categories that are allowed; observed groups stay as they are.
+            shares: the frequencies that corrupted groups are drawn from; without them they take
+                one of their other categories, all equally likely.
         """
-        return torch.stack([corrupt(space, worlds, rate, rng, evidence) for rate in self.rates])
+        if shares is None:
+            return torch.stack([corrupt(space, worlds, rate, rng, evidence) for rate in self.rates])
+        return torch.stack(
+            [redraw(space, worlds, rate, shares, rng, evidence) for rate in self.rates]
+        )
 
 
 @dataclass(frozen=True)
@@ -252,7 +271,7 @@ def _needed(free_groups: int, swap: float, ends: Ladder) -> int:
     return 1 + ceil(_length(free_groups, ends) / step)
 
 
-def _climbed(free_groups: int, swap: float, ends: Ladder, most: int) -> list[float]:
+def _climbed(chance: Overlap, swap: float, ends: Ladder, most: int) -> list[float]:
     """Rates from the target upwards, each predicted to swap with the one below as often as wanted.
 
     Ends with the first that is as noisy as the noisiest wanted, or after `most` rates.
@@ -261,10 +280,10 @@ def _climbed(free_groups: int, swap: float, ends: Ladder, most: int) -> list[flo
     rates = [rate]
     while len(rates) < most and rates[-1] < noisiest:
         low, high = rates[-1], min(1.0, 2 * noisiest)
-        if swap_bound(free_groups, high, rates[-1]) < swap:
+        if chance(high, rates[-1]) < swap:
             for _ in range(_RATE_HALVINGS):
                 middle = (low + high) / 2
-                enough = swap_bound(free_groups, middle, rates[-1]) >= swap
+                enough = chance(middle, rates[-1]) >= swap
                 low, high = (middle, high) if enough else (low, middle)
         rates.append(high)
     return rates

@@ -43,25 +43,33 @@ def corrupt(
         rng: the generator that all random numbers are drawn from.
         evidence: the categories that are allowed; without it, all of them.
     """
+    counts = _counts(space, evidence)
+    check_corruptible(space, values, rate, evidence)
+    _warn_if_noisier_than_uniform(counts, rate)
+    corrupted = values.clone(memory_format=torch.contiguous_format)
+    if rate > 0 and corrupted.numel():
+        change = _change_few if rate < _SPARSE else _change_many
+        change(space, corrupted.view(-1, space.groups), counts, rate, rng, evidence)
+    return corrupted
+
+
+def check_corruptible(
+    space: Space, values: Worlds, rate: float, evidence: Evidence | None
+) -> None:
+    """Refuse worlds of another space, or that contradict the evidence, and rates that are none."""
     check_rate(rate, "a corruption rate")
     if values.shape[-1] != space.groups:
         raise InputError(
             f"worlds of this space have {space.groups} groups, but these have {values.shape[-1]}.",
             kind="conflict",
         )
-    counts = _counts(space, evidence)
-    _warn_if_noisier_than_uniform(counts, rate)
+    _counts(space, evidence)
     if evidence is not None and not bool(evidence.allows(values).all()):
         raise InputError(
             "these worlds contradict the evidence, so they cannot be corrupted under it. "
             "Make them agree first: evidence.clamp(worlds).",
             kind="conflict",
         )
-    corrupted = values.clone(memory_format=torch.contiguous_format)
-    if rate > 0 and corrupted.numel():
-        change = _change_few if rate < _SPARSE else _change_many
-        change(space, corrupted.view(-1, space.groups), counts, rate, rng, evidence)
-    return corrupted
 
 
 def refuse_chains(space: Space, levels: int, chains: int) -> None:
@@ -109,7 +117,7 @@ def _change_few(
 ) -> None:
     """Draw the groups that change, then their new categories."""
     flat, device = worlds.view(-1), worlds.device
-    places = _bernoulli_places(flat.numel(), rate, rng, device)
+    places = bernoulli_places(flat.numel(), rate, rng, device)
     groups = places % space.groups
     if evidence is not None:
         free = evidence.free.to(device)[groups]
@@ -126,7 +134,7 @@ def _change_few(
     flat[places] = new.to(flat.dtype)
 
 
-def _bernoulli_places(
+def bernoulli_places(
     total: int, rate: float, rng: Generator, device: torch.device
 ) -> Int64[Tensor, " places"]:
     """The successes among `total` independent trials, by the geometric gaps between them."""
@@ -272,6 +280,11 @@ def _counts(space: Space, evidence: Evidence | None) -> Int64[Tensor, " groups"]
 def _enumerable(space: Space, evidence: Evidence | None, rate: float, limit: int) -> list[int]:
     check_rate(rate, "a corruption rate")
     _warn_if_noisier_than_uniform(_counts(space, evidence), rate)
+    return counts_allowed(space, evidence, limit)
+
+
+def counts_allowed(space: Space, evidence: Evidence | None, limit: int) -> list[int]:
+    """The number of allowed categories of each group; refused where there are too many worlds."""
     counts = _counts(space, evidence)
     if more_than(counts, limit):
         raise InputError(

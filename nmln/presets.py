@@ -19,7 +19,8 @@ def _ablation(rates: tuple[float, ...], replicas: int, **model: Any) -> dict[str
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "small": {},
     "molecules": {
-        "model": {"pieces": True},
+        "ladder": {"noise": "marginals"},
+        "model": {"pieces": True, "local": True},
         "chains": {"replicas": 200},
         "optimiser": {"weight_decay": 0.5, "spread": 3.0},
         "training": {"batch": 200},

@@ -67,6 +67,20 @@ def check_ranges(value: Callable[[str], Any]) -> None:
             token="model.networks",
             kind="conflict",
         )
+    if value("ladder.noise") == "marginals" and not value("model.base"):
+        raise InputError(
+            "noise by marginals draws corrupted groups from the base term, but model.base is false. Set it "
+            "to true, or ladder.noise to uniform.",
+            token="ladder.noise",
+            kind="conflict",
+        )
+    if value("model.local") and not value("model.base"):
+        raise InputError(
+            "the local part corrects the base term, but model.base is false. Set it to true, or model.local "
+            "to false.",
+            token="model.local",
+            kind="conflict",
+        )
     for name in ("optimiser.learning_rate", "model.initial_scale"):
         number = value(name)
         if not 0 < number <= _FASTEST:

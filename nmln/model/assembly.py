@@ -11,11 +11,13 @@ from nmln.config import Config, ModelConfig, configure
 from nmln.errors import InputError, placed
 from nmln.formats.mln import Program, parse_mln
 from nmln.logic import WeightedFormula
+from nmln.marginals import SMOOTHING
 from nmln.model.domains import Domain, domains_in_json, read_domains
 from nmln.potentials.base import BasePotential, by_level, refuse_complex
 from nmln.potentials.bounded import BoundedPotential
 from nmln.potentials.formula import FormulaPotential
 from nmln.potentials.independent import IndependentPotential
+from nmln.potentials.local import LocalPotential
 from nmln.potentials.pieces import PiecesPotential
 from nmln.potentials.registry import POTENTIALS
 from nmln.potentials.total import TotalPotential
@@ -92,26 +94,58 @@ def new_potential(
     learned = _learned(space, method.trained_levels, config, formulas)
     if config.optimiser.common:
         _make_alike(learned)
-    base = None
+    base, local = None, None
     if config.model.base:
         rng = Generator().manual_seed(config.model.seed)
-        corrupted = [_corrupted(bucket, method, rng) for bucket in buckets]
-        if len(buckets) == 1:
-            base = IndependentPotential.fit(space, corrupted[0])
-        else:
-            base = IndependentPotential.fit_all(
-                [bucket.space for bucket in buckets], corrupted, shares=shares_of(buckets)
-            )
-    return _completed(learned, config, base)
+        base, corrupted = _fitted_base(buckets, method, rng)
+        if config.model.local:
+            local = LocalPotential(space, learned.levels)
+            spaces = [bucket.space for bucket in buckets]
+            pairs = list(zip(spaces, corrupted, strict=True))
+            local.fit(pairs, base, shares_of(buckets))
+    return _completed(learned, config, base, local)
 
 
-def _corrupted(bucket: Bucket, method: Method, rng: Generator) -> Values:
-    """Corrupted copies of the worlds of a bucket at every level, fewer where they take much memory."""
+def _fitted_base(
+    buckets: Sequence[Bucket], method: Method, rng: Generator
+) -> tuple[IndependentPotential, list[Values]]:
+    """The base term, and corrupted data of every domain.
+
+    It has the marginals of corrupted worlds. Where corrupted groups are redrawn, it has the frequencies that
+    they are drawn from, at every level: nearly the same.
+    """
+    chosen = [_chosen(bucket, method, rng) for bucket in buckets]
+    if method.marginal:
+        clean = [worlds.expand(method.trained_levels, -1, -1) for worlds in chosen]
+        base = _independent(buckets, clean, SMOOTHING)
+        shares = [method.shares(base.on(bucket.space)) for bucket in buckets]
+    else:
+        base, shares = None, [None] * len(buckets)
+    corrupted = [
+        method.corrupt(bucket.space, worlds, rng, own)
+        for bucket, worlds, own in zip(buckets, chosen, shares, strict=True)
+    ]
+    return base or _independent(buckets, corrupted), corrupted
+
+
+def _independent(
+    buckets: Sequence[Bucket], values: Sequence[Values], smoothing: float = 0.0
+) -> IndependentPotential:
+    """The marginals of worlds of every domain."""
+    if len(buckets) == 1:
+        return IndependentPotential.fit(buckets[0].space, values[0], smoothing=smoothing)
+    spaces = [bucket.space for bucket in buckets]
+    return IndependentPotential.fit_all(
+        spaces, values, shares=shares_of(buckets), smoothing=smoothing
+    )
+
+
+def _chosen(bucket: Bucket, method: Method, rng: Generator) -> Tensor:
+    """Worlds of a bucket to be corrupted, fewer where they take much memory."""
     count = len(bucket.worlds)
     fitting = _MOST_BYTES // (method.trained_levels * bucket.space.groups)
     copies = max(1, min(max(_COPIES, count), fitting))
-    chosen = torch.randint(count, (copies,), generator=rng)
-    return method.corrupt(bucket.space, bucket.worlds[chosen], rng)
+    return bucket.worlds[torch.randint(count, (copies,), generator=rng)]
 
 
 def take(potential: BasePotential, tensors: Mapping[str, Tensor], source: str) -> None:
@@ -167,11 +201,17 @@ def _networks(space: Space, levels: int, model: ModelConfig) -> list[BasePotenti
 
 
 def _completed(
-    potential: TotalPotential, config: Config, base: IndependentPotential | None
+    potential: TotalPotential,
+    config: Config,
+    base: IndependentPotential | None,
+    local: LocalPotential | None = None,
 ) -> TotalPotential:
     """Add the base term, then the count of pieces: last, so that it can be added to a model later."""
     if config.model.base and base is not None:
         potential = potential.add(base)
+    if config.model.local:
+        local = local or LocalPotential(potential.space, potential.levels)
+        potential = potential.add(local)
     if config.model.pieces:
         potential = potential.add(PiecesPotential(potential.space, potential.levels))
     return potential

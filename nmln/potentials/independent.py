@@ -59,15 +59,21 @@ class IndependentPotential(BasePotential):
     known_numbers: Float[Tensor, "domains levels kinds"]
 
     @staticmethod
-    def fit(space: Space, values: Values, prior: float = 1.0) -> "IndependentPotential":
-        """The logarithms of the marginals of worlds at every level; `prior` is added to each count."""
+    def fit(
+        space: Space, values: Values, prior: float = 1.0, smoothing: float = 0.0
+    ) -> "IndependentPotential":
+        """The logarithms of the marginals of worlds at every level; `prior` is added to each count.
+
+        A share `smoothing` of each is uniform.
+        """
         counts = torch.zeros(len(values), space.entries, dtype=torch.float64)
         for worlds in values.split(max(1, _TOGETHER // (len(values) * space.entries)), dim=1):
             counts += space.one_hot(worlds, torch.float64).sum(1).cpu()
         table = torch.empty_like(counts)
         for block in space.blocks:
             found = space.entries_of(counts[:, None], block).sum(-2) + prior  # (levels, 1, size)
-            logs = (found / found.sum(-1, keepdim=True)).log()
+            mixed = (1 - smoothing) * found / found.sum(-1, keepdim=True) + smoothing / block.size
+            logs = mixed.log()
             view = space.entries_of(table[:, None], block)
             view.copy_(logs[..., None, :].expand_as(view))
         return IndependentPotential(space, table.float())
@@ -78,6 +84,7 @@ class IndependentPotential(BasePotential):
         values: Sequence[Tensor],
         prior: float = 1.0,
         shares: Sequence[float] | None = None,
+        smoothing: float = 0.0,
     ) -> "IndependentPotential":
         """The same for several domains, on the first of them; the others by `on`.
 
@@ -85,7 +92,7 @@ class IndependentPotential(BasePotential):
         constants, have the mean of their marginals by `shares` (default: those of the values).
         """
         parts = [
-            IndependentPotential.fit(space, some, prior)
+            IndependentPotential.fit(space, some, prior, smoothing)
             for space, some in zip(spaces, values, strict=True)
         ]
         weights = [float(some.shape[1]) for some in values] if shares is None else shares

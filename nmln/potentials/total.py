@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from nmln.devices import move
 from nmln.errors import InputError
 from nmln.potentials.base import BasePotential, sharing
+from nmln.potentials.independent import IndependentPotential
 from nmln.space import Space
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
 
@@ -165,6 +166,17 @@ class TotalPotential(BasePotential):
             if level in acts
             for name in part.forbidden_by(acts.index(level), world)
         ]
+
+
+def base_of(potential: BasePotential) -> IndependentPotential | None:
+    """The independent groups that a potential corrects, if it has such a term."""
+    if isinstance(potential, IndependentPotential):
+        return potential
+    if isinstance(potential, TotalPotential):
+        for part in potential.parts:
+            if isinstance(part, IndependentPotential):
+                return part
+    return None
 
 
 def _times(beta: Tensor, scores: Tensor) -> Tensor:

@@ -292,11 +292,12 @@ def log_z_of(
     """
     there = model.potential.device
     rng, running = generator(there, seed), model.chains()
+    shares = model.method.shares(model.potential)
     return estimate_log_z(
         running.potential,
         model.level(0),
         running.kernel,
-        model.method.corrupt(model.space, worlds.to(of_worlds(there)), rng)[0],
+        model.method.corrupt(model.space, worlds.to(of_worlds(there)), rng, shares)[0],
         rng,
         chains=chains,
         steps=steps,

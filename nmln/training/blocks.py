@@ -58,6 +58,7 @@ class DomainBlock:
     def __init__(self, place: BlockPlace, domain: Learned, method: Method, config: Config) -> None:
         self.place, self.domain, self.config, self.method = place, domain, config, method
         self.space, self.worlds = domain.potential.space, domain.worlds
+        self.shares = method.shares(domain.potential)
         self.batch = place.share(domain.batch)
         self.data_rng, chain_rng = (generator(domain.potential.device) for _ in range(2))
         self.seed(chain_rng)
@@ -78,11 +79,14 @@ class DomainBlock:
             len(self.worlds), (self.batch,), generator=self.data_rng, device=self.worlds.device
         )
         if self.config.training.corruption == "step":
-            return self.method.corrupt(self.space, self.worlds[chosen], self.data_rng)
+            return self._corrupted(self.worlds[chosen])
         steps = ceil(len(self.worlds) / self.domain.batch)
         if self.epoch is None or step % steps == 0:
-            self.epoch = self.method.corrupt(self.space, self.worlds, self.data_rng)
+            self.epoch = self._corrupted(self.worlds)
         return self.epoch[:, chosen]
+
+    def _corrupted(self, worlds: Integer[Tensor, "worlds groups"]) -> Values:
+        return self.method.corrupt(self.space, worlds, self.data_rng, self.shares)
 
     def tree(self) -> dict[str, Any]:
         """Everything that is needed to continue, as named tensors and plain values."""

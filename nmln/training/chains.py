@@ -53,6 +53,7 @@ class Chains:
     ) -> None:
         self.method, self.config, self.rng = method, config, rng
         self.space, self.worlds = potential.space, worlds
+        self.frequencies = method.shares(potential)
         self.kernel = kernel_named(config.kernel, self.space)
         draws, log_weights = initial_draws(potential, max(_DRAWS, replicas))
         self.log_z = log_weights.logsumexp(1) - log(log_weights.shape[1])
@@ -80,7 +81,7 @@ class Chains:
                 self.worlds.device
             )
         chosen = self._chosen(replicas)
-        return self.method.starts(self.space, self.worlds[chosen], self.rng)
+        return self.method.starts(self.space, self.worlds[chosen], self.rng, self.frequencies)
 
     def _chosen(self, count: int) -> Int64[Tensor, " count"]:
         """Numbers of data, drawn with replacement."""
@@ -179,7 +180,7 @@ class Chains:
         renewed = uniform < self.config.renewal
         chosen = self._chosen(int(renewed.sum()))
         values = values.clone()
-        fresh = self.method.starts(self.space, self.worlds[chosen], self.rng)
+        fresh = self.method.starts(self.space, self.worlds[chosen], self.rng, self.frequencies)
         values[0, renewed] = fresh[0]
         return values
 

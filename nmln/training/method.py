@@ -8,7 +8,9 @@ from torch import Generator, Tensor
 from nmln.config import LadderConfig
 from nmln.errors import InputError
 from nmln.ladders import Ladder, LadderLike, Temperatures
+from nmln.marginals import Shares, shares_of
 from nmln.potentials.base import BasePotential
+from nmln.potentials.total import base_of
 from nmln.potentials.tempered import TemperedPotential
 from nmln.space import Space
 from nmln.types import Values
@@ -20,6 +22,7 @@ class Method:
 
     noise: Ladder  # the rates that the data are corrupted at, one for each trained level
     temperatures: Temperatures | None = None
+    marginal: bool = False  # corrupted groups are drawn from their frequencies
 
     @staticmethod
     def of(config: LadderConfig) -> "Method":
@@ -31,12 +34,13 @@ class Method:
                 token="ladder.rates",
                 kind="missing",
             )
+        marginal = config.noise == "marginals"
         if config.method == "noising":
-            return Method(Ladder(config.rates))
+            return Method(Ladder(config.rates), marginal=marginal)
         target = Ladder(config.rates[-1:])
         if config.method == "single":
-            return Method(target)
-        return Method(target, Temperatures(config.temperatures))
+            return Method(target, marginal=marginal)
+        return Method(target, Temperatures(config.temperatures), marginal)
 
     @property
     def trained_levels(self) -> int:
@@ -61,15 +65,34 @@ class Method:
         """The chains of the negative phase: all levels, or the one at T = 1."""
         return values[-self.trained_levels :]
 
+    def shares(self, potential: BasePotential) -> Shares | None:
+        """The frequencies that corrupted groups are drawn from on the domain of a potential.
+
+        They come with its base term. None if groups change uniformly.
+        """
+        if not self.marginal:
+            return None
+        base = base_of(potential)
+        assert base is not None, "a configuration without a base term is refused"
+        return shares_of(base.space, base.table[-1])
+
     def corrupt(
-        self, space: Space, worlds: Integer[Tensor, "worlds groups"], rng: Generator
+        self,
+        space: Space,
+        worlds: Integer[Tensor, "worlds groups"],
+        rng: Generator,
+        shares: Shares | None,
     ) -> Values:
-        """Data for every trained level."""
-        return self.noise.corrupt(space, worlds, rng)
+        """Data for every trained level; `shares` are those of the potential."""
+        return self.noise.corrupt(space, worlds, rng, shares=shares)
 
     def starts(
-        self, space: Space, worlds: Integer[Tensor, "worlds groups"], rng: Generator
+        self,
+        space: Space,
+        worlds: Integer[Tensor, "worlds groups"],
+        rng: Generator,
+        shares: Shares | None,
     ) -> Values:
         """Corrupted data for every level that chains run at."""
-        values = self.corrupt(space, worlds, rng)
+        values = self.corrupt(space, worlds, rng, shares)
         return values.expand(self.chain_levels, -1, -1).clone()

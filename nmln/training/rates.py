@@ -2,14 +2,24 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from nmln.buckets import Bucket
 from nmln.config import Config
 from nmln.errors import InputError
-from nmln.ladders import TARGET, Ladder, too_many_levels
+from nmln.ladders import TARGET, Ladder, Overlap, too_many_levels
+from nmln.marginals import SMOOTHING, shares_of, swap_prediction
 from nmln.memory import bytes_text, machine_memory
+from nmln.potentials.base import BasePotential
+from nmln.potentials.independent import IndependentPotential
 from nmln.space import Space
+from nmln.training.method import Method
 from nmln.training.sizes import Dealt, dealt, step_memory
+
+MOST_REDRAWN, LEAST_REDRAWN = 0.25, 0.003
+"""The first and the last rate of ladders whose groups are redrawn from their frequencies."""
+
+_SEEN = 10_000  # worlds that the frequencies are counted in
 
 
 def with_rates(config: Config, buckets: Sequence[Bucket]) -> Config:
@@ -21,10 +31,15 @@ def with_rates(config: Config, buckets: Sequence[Bucket]) -> Config:
     """
     if config.ladder.rates != "auto":
         return config
+    marginal = config.ladder.noise == "marginals"
     if config.ladder.method != "noising":
-        return _having(config, (TARGET,))
+        return _having(config, (LEAST_REDRAWN if marginal else TARGET,))
     groups = free_groups(bucket.space for bucket in buckets)
-    ladder = Ladder.even(groups, config.ladder.swap)
+    if marginal:
+        ends = MOST_REDRAWN, LEAST_REDRAWN
+        ladder = Ladder.even(groups, config.ladder.swap, *ends, overlap=_overlap(buckets))
+    else:
+        ladder = Ladder.even(groups, config.ladder.swap)
     chosen = _having(config, ladder.rates)
     if _fits(chosen, buckets):
         return chosen
@@ -48,6 +63,25 @@ def with_rates(config: Config, buckets: Sequence[Bucket]) -> Config:
 def free_groups(spaces: Iterable[Space]) -> int:
     """The number of groups of the largest space that noise can change."""
     return max(sum(block.count for block in space.blocks if block.size > 1) for space in spaces)
+
+
+def predicted_swaps(method: Method, potentials: Sequence[BasePotential]) -> tuple[float, ...]:
+    """The swap probability of neighbouring levels that their rates let expect, on the largest domain."""
+    if method.temperatures is not None:
+        return ()
+    largest = max(potentials, key=lambda one: free_groups([one.space]))
+    shares, space = method.shares(largest), largest.space
+    overlap = None if shares is None else partial(swap_prediction, space, shares)
+    return method.noise.predicted_swaps(free_groups([space]), overlap)
+
+
+def _overlap(buckets: Sequence[Bucket]) -> Overlap:
+    """Predicted swaps between rates at which the groups of the largest space are redrawn."""
+    largest = max(buckets, key=lambda bucket: free_groups([bucket.space]))
+    base = IndependentPotential.fit(
+        largest.space, largest.worlds[:_SEEN][None], smoothing=SMOOTHING
+    )
+    return partial(swap_prediction, largest.space, shares_of(largest.space, base.table[0]))
 
 
 def _having(config: Config, rates: tuple[float, ...]) -> Config:

@@ -359,7 +359,8 @@ def _refuse_forbidden(
 ) -> None:
     """A hard formula cannot be trained under if corrupted data violate it: their likelihood is zero."""
     rng = generator(potential.device)
-    values = method.corrupt(potential.space, worlds[:200], rng)
+    shares = method.shares(potential)
+    values = method.corrupt(potential.space, worlds[:200], rng, shares)
     broken = torch.nonzero(potential.violations_of(values) > 0)
     if not len(broken):
         return

@@ -1,0 +1,335 @@
+"""Neighbourhoods: every node with the numbers of its neighbours, every tie with its two ends.
+
+A cheap part of a model, beside which a network needs to learn only what is not local. Its start comes from
+the data, in closed form: chains have the right valences before anything is learned.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import product
+from math import prod
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor, nn
+
+from nmln.errors import InputError
+from nmln.potentials.base import BasePotential, Labels, sharing
+from nmln.potentials.independent import IndependentPotential
+from nmln.space import Block, Space
+from nmln.types import Changes, Scores, Slopes, Values
+
+_MOST_AROUND = 512  # numbers of neighbours that are told apart, of all kinds together
+_MOST_COUNT = 7  # neighbours of one kind that are told apart
+_MOST_KINDS = 64  # kinds of nodes; where unary attributes make more, nodes are not told apart
+_FARTHEST = 30.0  # nats that a start may be away from zero
+Frequencies = Float64[Tensor, " places"]
+
+
+class Neighbourhoods(nn.Module):
+    """The numbers for one symmetric attribute, whose categories but the null one are ties.
+
+    A *kind* of node is a category of each of its unary attributes. The numbers of its neighbours are counted
+    by the category of their ties, each up to a cap.
+    """
+
+    def __init__(self, space: Space, levels: int, block: Block) -> None:
+        super().__init__()
+        assert block.attribute.null is not None
+        (sort, _), null = block.attribute.sorts, block.attribute.null
+        unary = [b for b in space.blocks if b.attribute.sorts == (sort,)]
+        if prod(one.size for one in unary) > _MOST_KINDS:
+            unary = []
+        self.block, self.unary = block, unary
+        self.kinds = prod(one.size for one in unary)
+        self.ties = [category for category in range(block.size) if category != null]
+        caps = range(1, _MOST_COUNT + 1)
+        fitting = [cap for cap in caps if (cap + 1) ** len(self.ties) <= _MOST_AROUND]
+        self.cap = max(fitting, default=0)
+        self.around = (self.cap + 1) ** len(self.ties)
+        self.nodes = len(space.domain[sort])
+        sizes = (self.kinds * self.around, block.size * self.kinds**2)
+        self.node_start, self.tie_start = (nn.Buffer(torch.zeros(levels, size)) for size in sizes)
+        self.node_weight, self.tie_weight = (
+            nn.Parameter(torch.zeros(levels, size)) for size in sizes
+        )
+        groups = np.arange(block.count)
+        ends = torch.from_numpy(np.stack(space.tuples(block, groups))).long()
+        apart = ends[0] != ends[1]  # a tie of a node to itself has no other end
+        touches = torch.zeros(int(apart.sum()), self.nodes)
+        touches.scatter_(1, ends[:, apart].T, 1.0)
+        tables = {
+            "ends": ends[:, apart],
+            "groups": block.first_group + torch.from_numpy(groups)[apart],
+            "touches": touches,
+        }
+        for name, table in tables.items():
+            setattr(self, name, nn.Buffer(table, persistent=False))
+
+    ends: Int64[Tensor, "two pairs"]
+    groups: Int64[Tensor, " pairs"]
+    touches: Float[Tensor, "pairs nodes"]
+
+    def kinds_of(self, values: Values) -> Int64[Tensor, "levels chains nodes"]:
+        """The kind of every node."""
+        found = values.new_zeros((*values.shape[:2], self.nodes), dtype=torch.int64)
+        for one in self.unary:
+            found = found * one.size + values[..., one.groups]
+        return found
+
+    def counts_of(self, pairs: Values) -> list[Int64[Tensor, "levels chains nodes"]]:
+        """How many ties of each category every node has."""
+        touches = self.touches
+        return [((pairs == tie).to(touches.dtype) @ touches).long() for tie in self.ties]
+
+    def around_of(self, counts: Sequence[Tensor]) -> Tensor:
+        """The number of a neighbourhood, by the numbers of ties of each category."""
+        found = torch.zeros_like(counts[0])
+        for count in counts:
+            found = found * (self.cap + 1) + count.clamp(max=self.cap)
+        return found
+
+    def places(self, values: Values) -> tuple[Tensor, Tensor]:
+        """The place of every node and of every pair in the tables."""
+        kinds, pairs = self.kinds_of(values), values[..., self.groups]
+        nodes = kinds * self.around + self.around_of(self.counts_of(pairs))
+        return nodes, self.pair_places(pairs.long(), *(kinds[..., end] for end in self.ends))
+
+    def pair_places(self, ties: Tensor, one: Tensor, other: Tensor) -> Tensor:
+        """The place of pairs, whose two ends are alike."""
+        low, high = torch.minimum(one, other), torch.maximum(one, other)
+        return (ties * self.kinds + low) * self.kinds + high
+
+    def tables(self) -> tuple[Float[Tensor, "levels nodes"], Float[Tensor, "levels ties"]]:
+        return self.node_start + self.node_weight, self.tie_start + self.tie_weight
+
+    def score(self, values: Values) -> Scores:
+        found = zip(self.tables(), self.places(values), strict=True)
+        first, second = (_gathered(table, places).sum(-1) for table, places in found)
+        return first + second
+
+    def changes(self, space: Space, values: Values, found: Slopes) -> None:
+        """Add how much the score grows with one group in each of its categories."""
+        nodes, ties = self.tables()
+        kinds, pairs = self.kinds_of(values), values[..., self.groups].long()
+        counts = self.counts_of(pairs)
+        one, other = (kinds[..., end] for end in self.ends)
+        now = _gathered(nodes, kinds * self.around + self.around_of(counts))
+        linked = _gathered(ties, self.pair_places(pairs, one, other))
+        for category in range(self.block.size):
+            change = (
+                _gathered(ties, self.pair_places(torch.full_like(pairs, category), one, other))
+                - linked
+            )
+            for end in self.ends:
+                moved = [
+                    count[..., end] + (category == tie) - (pairs == tie).long()
+                    for tie, count in zip(self.ties, counts, strict=True)
+                ]
+                places = kinds[..., end] * self.around + self.around_of(moved)
+                change += _gathered(nodes, places) - now[..., end]
+            found[..., space.offsets.to(values.device)[self.groups] + category] += change
+        self._change_kinds(space, values, found)
+
+    def _change_kinds(self, space: Space, values: Values, found: Slopes) -> None:
+        """The same for the unary groups."""
+        nodes, ties = self.tables()
+        kinds, pairs = self.kinds_of(values), values[..., self.groups].long()
+        around = self.around_of(self.counts_of(pairs))
+        one, other = (kinds[..., end] for end in self.ends)
+        of_node = torch.empty(*kinds.shape, self.kinds, dtype=nodes.dtype, device=nodes.device)
+        for kind in range(self.kinds):
+            of_node[..., kind] = _gathered(nodes, kind * self.around + around)
+            same = torch.full_like(one, kind)
+            for end, far in ((self.ends[0], other), (self.ends[1], one)):
+                linked = _gathered(ties, self.pair_places(pairs, same, far))
+                of_node[..., kind].index_add_(2, end, linked)
+        of_node = of_node - of_node.gather(3, kinds[..., None])
+        step = 1
+        for block in reversed(self.unary):
+            own = values[..., block.groups].long()
+            for category in range(block.size):
+                there = kinds + (category - own) * step
+                entries = space.offsets.to(values.device)[block.groups] + category
+                found[..., entries] += of_node.gather(3, there[..., None])[..., 0]
+            step *= block.size
+
+    # The start.
+
+    def frequencies(self, values: Values, level: int) -> tuple[Frequencies, Frequencies]:
+        """How often each place of the two tables occurs per world."""
+        found = self.places(values[level : level + 1])
+        sizes = self.node_start.shape[1], self.tie_start.shape[1]
+        return tuple(
+            torch.bincount(places.flatten().cpu(), minlength=size).double() / values.shape[1]
+            for places, size in zip(found, sizes, strict=True)
+        )  # type: ignore[return-value]
+
+    def expected(self, space: Space, logs: Float[Tensor, " entries"]) -> Frequencies:
+        """How often each neighbourhood occurs per world where all groups are independent."""
+        kinds = torch.ones(1, dtype=torch.float64)
+        for block in self.unary:
+            kinds = torch.kron(kinds, _marginals(space, logs, block))
+        tie, table = _marginals(space, logs, self.block), torch.zeros([self.cap + 1] * len(self.ties))
+        table = table.double()
+        table.view(-1)[0] = 1
+        null = self.block.attribute.null
+        for _ in range(self.nodes - 1):
+            more = table * tie[null]
+            for axis, category in enumerate(self.ties):
+                moved = torch.zeros_like(table)
+                moved.narrow(axis, 1, self.cap).copy_(table.narrow(axis, 0, self.cap))
+                moved.select(axis, self.cap).add_(table.select(axis, self.cap))
+                more = more + moved * tie[category]
+            table = more
+        return self.nodes * torch.kron(kinds, table.flatten())
+
+    def labels(self, space: Space) -> dict[str, dict[int, Labels]]:
+        """Names for the places of the two weights."""
+        names = self.block.attribute.categories
+        nodes = [tuple(one) for one in product(*(b.attribute.categories for b in self.unary))]
+        counts = product(range(self.cap + 1), repeat=len(self.ties))
+        around = [
+            (tuple((names[t], n) for t, n in zip(self.ties, row, strict=True) if n), self.cap)
+            for row in counts
+        ]
+        return {
+            "node_weight": {1: [(node, one) for node in nodes for one in around]},
+            "tie_weight": {1: list(product(names, nodes, nodes))},
+        }
+
+
+class LocalPotential(BasePotential):
+    """A sum over nodes and over ties, for every symmetric binary attribute with none or false.
+
+    Each node has a number for its kind and for how many neighbours it has along each tie, up to a cap;
+    each tie one for its category and the kinds of its ends. A number is a fixed start, which `fit` takes
+    from data, plus a learned weight; every level has its own. Slopes are exact differences. A score takes
+    time in proportion to the number of groups.
+    """
+
+    def __init__(self, space: Space, levels: int) -> None:
+        super().__init__(space, levels)
+        chosen = [
+            block
+            for block in space.blocks
+            if block.attribute.symmetric and block.attribute.null is not None
+        ]
+        parts = [Neighbourhoods(space, levels, block) for block in chosen]
+        if not parts or not all(part.cap for part in parts):
+            raise InputError(
+                "the local part counts ties of symmetric attributes that can say none or false and have "
+                "at most nine other values, but there are none here. Do without: set model.local=false.",
+                token="model.local",
+                kind="unsupported",
+            )
+        self.parts = nn.ModuleList(parts)
+
+    def grounded(self, space: Space) -> "LocalPotential":
+        new = sharing(self, space)
+        parts = []
+        for old in self.each:
+            part = Neighbourhoods(space, 1, space.block(old.block.attribute.name))
+            for name in ("node_start", "tie_start", "node_weight", "tie_weight"):
+                setattr(part, name, getattr(old, name))
+            parts.append(part.to(old.node_weight.dtype))
+        new.parts = nn.ModuleList(parts)
+        return new
+
+    @cached_property
+    def each(self) -> list[Neighbourhoods]:
+        return [part for part in self.parts if isinstance(part, Neighbourhoods)]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.each[0].node_weight.dtype
+
+    def labels(self) -> dict[str, dict[int, Labels]]:
+        return {
+            f"parts.{number}.{name}": axes
+            for number, part in enumerate(self.each)
+            for name, axes in part.labels(self.space).items()
+        }
+
+    def evaluate(self, values: Values) -> Scores:
+        total = self.each[0].score(values)
+        for part in self.each[1:]:
+            total = total + part.score(values)
+        return total
+
+    @torch.no_grad()
+    def evaluate_with_slopes(self, values: Values) -> tuple[Scores, Slopes]:
+        shape = (*values.shape[:2], self.space.entries)
+        slopes = torch.zeros(shape, dtype=self.dtype, device=values.device)
+        for part in self.each:
+            part.changes(self.space, values, slopes)
+        return self.evaluate(values), slopes
+
+    def evaluate_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
+        _, slopes = self.evaluate_with_slopes(values)
+        category = torch.arange(int(self.space.sizes.max()), device=values.device)
+        groups = groups.to(values.device)
+        exists = category < self.space.sizes.to(values.device)[groups][:, None]
+        entry = self.space.offsets.to(values.device)[groups][:, None] + category
+        found = slopes[..., entry.clamp(max=self.space.entries - 1)]
+        return found.masked_fill(~exists, float("-inf"))
+
+    @torch.no_grad()
+    def fit(
+        self,
+        worlds: Sequence[tuple[Space, Values]],
+        base: IndependentPotential,
+        shares: Sequence[float],
+        prior: float = 1.0,
+    ) -> None:
+        """Start from worlds of one or several domains, at every level, beside the base term of the same.
+
+        The start is the Bethe approximation: for a node the logarithm of how often its neighbourhood
+        occurs, over how often it would if all groups were independent; for a tie the same with its
+        ends, given what is tied. If the neighbourhoods of a sparse world made a tree, their sum with the
+        base would have the local frequencies of the data. `prior` is how many independent worlds are added.
+        """
+        copies = sum(values.shape[1] for _, values in worlds)
+        grounded = [self.on(space) for space, _ in worlds]
+        for number, own in enumerate(self.each):
+            parts = [one.each[number] for one in grounded if isinstance(one, LocalPotential)]
+            for level in range(self.levels):
+                nodes, ties, expected = [], [], []
+                for part, (space, values), share in zip(parts, worlds, shares, strict=True):
+                    logs = base.on(space).table[level]  # type: ignore[union-attr]
+                    seen = part.frequencies(values, level)
+                    nodes.append(share * seen[0])
+                    ties.append(share * seen[1])
+                    expected.append(share * part.expected(space, logs))
+                independent = torch.stack(expected).sum(0)
+                mixed = (copies * torch.stack(nodes).sum(0) + prior * independent) / (copies + prior)
+                ratio = mixed.log() - independent.clamp(min=1e-300).log()
+                own.node_start[level] = ratio.clamp(-_FARTHEST, _FARTHEST).to(own.node_start)
+                seen_ties = copies * torch.stack(ties).sum(0)
+                own.tie_start[level] = _of_ends(seen_ties, own, prior).to(own.tie_start)
+
+
+def _of_ends(seen: Frequencies, part: Neighbourhoods, prior: float) -> Frequencies:
+    """How much more often the ends of a tie occur together than ends that are tied at random."""
+    counts = seen.view(-1, part.kinds, part.kinds)
+    both = (counts + counts.mT) / 2  # both orders of the ends
+    found = torch.zeros_like(both)
+    for tie in part.ties:
+        ends = both[tie].sum(1)
+        if float(ends.sum()):
+            alone = ends[:, None] * ends / ends.sum()
+            found[tie] = ((both[tie] + prior) / (alone + prior)).log()
+    return found.flatten()
+
+
+def _marginals(space: Space, logs: Float[Tensor, " entries"], block: Block) -> Frequencies:
+    """The marginals of an attribute, all of whose groups have the same."""
+    if not block.count:
+        return torch.full((block.size,), 1 / block.size, dtype=torch.float64)
+    return logs[block.entries][: block.size].cpu().double().softmax(0)
+
+
+def _gathered(table: Float[Tensor, "levels places"], places: Tensor) -> Tensor:
+    """The numbers of a level's table at some places of its worlds."""
+    return table.gather(1, places.flatten(1)).view(places.shape)
