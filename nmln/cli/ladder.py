@@ -11,10 +11,9 @@ if TYPE_CHECKING:
 def before(job: "TrainingJob") -> tuple[str, list[str]]:
     """The levels in words, and notes on those that will seldom swap."""
     from nmln.report.ladder import RARE_SWAPS, cure_of, ladder_in_words
-    from nmln.training.rates import free_groups
+    from nmln.training.rates import predicted_of
 
-    noise = job.trainer.method.noise
-    predicted = noise.predicted_swaps(free_groups(job.source.spaces))
+    noise, predicted = job.trainer.method.noise, predicted_of(job.trainer)
     rare = bool(predicted) and min(predicted) < RARE_SWAPS
     notes = [f"some levels will seldom swap. {cure_of(predicted)}"] if rare else []
     return ladder_in_words(noise.rates, predicted), notes

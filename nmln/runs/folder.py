@@ -53,6 +53,12 @@ class RunHead:
         return _text(self.content.get("split"))
 
     @property
+    def predicted_swaps(self) -> tuple[float, ...] | None:
+        """The predicted swaps of neighbouring levels, where they depend on the data."""
+        found = self.content.get("predicted_swaps")
+        return tuple(map(float, found)) if isinstance(found, list) else None
+
+    @property
     def shares(self) -> dict[str, float]:
         """The shares of the sizes in the data, by the names of the sizes, if there are several."""
         found = self._domains

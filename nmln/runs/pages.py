@@ -56,10 +56,11 @@ class RunRecord(NamedTuple):
     start: dict[str, Any] | None = None  # whose weights it started with
     shares: Mapping[str, float] = {}  # of the sizes in the data, if there are several
     groups: int = 0  # that noise can change, in the largest world; 0: unknown
+    predicted: tuple[float, ...] | None = None  # swaps of neighbours, where the data determine them
 
     @property
     def levels(self) -> Levels:
-        return levels_of(self.config.ladder, self.groups, bool(self.shares))
+        return levels_of(self.config.ladder, self.groups, bool(self.shares), self.predicted)
 
     @property
     def swaps(self) -> list[float] | None:
@@ -135,6 +136,7 @@ def read_run(folder: Path) -> RunRecord:
         head.start,
         shares,
         groups,
+        head.predicted_swaps,
     )
 
 
@@ -143,15 +145,23 @@ def _read(path: Path) -> dict[str, Any]:
     return checkpoint.read_json(path) if path.exists() else {}
 
 
-def levels_of(ladder: LadderConfig, groups: int = 0, several: bool = False) -> Levels:
+def levels_of(
+    ladder: LadderConfig,
+    groups: int = 0,
+    several: bool = False,
+    predicted: tuple[float, ...] | None = None,
+) -> Levels:
     """The names of the levels of a configuration, and the predictions for worlds of so many groups.
 
-    `several`: whether there are smaller worlds too.
+    `several`: whether there are smaller worlds too. `predicted`: what was predicted from the data.
     """
     method = Method.of(ladder)
     trained = tuple(f"{rate:g}" for rate in method.noise.rates)
     if method.temperatures is None:
-        predicted = method.noise.predicted_swaps(groups) if groups else ()
+        if method.marginal:
+            predicted = predicted or ()
+        else:
+            predicted = method.noise.predicted_swaps(groups) if groups else ()
         return Levels(trained, trained, "corruption rate", predicted, groups, several)
     heats = tuple(f"T = {heat:.3g}" for heat in method.temperatures.rates)
     return Levels(trained, heats, "level")

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from nmln import checkpoint
 from nmln.config import Config, DataConfig
@@ -26,7 +26,7 @@ from nmln.training import Metrics, Return, Trainer, train
 from nmln.training.loop import Guard
 from nmln.training.mixing import mixing_sweeps
 from nmln.training.pilot import steps_in
-from nmln.training.rates import with_rates
+from nmln.training.rates import predicted_of, with_rates
 from nmln.training.restore import restore
 
 _QUALITY_EVERY = 50  # steps between two measurements of the chains' worlds
@@ -114,7 +114,10 @@ def begin(
     if ranks.first:
         with home.locked():
             home.check_new(source)  # again: another process may have written here in the meantime
-            home.write_head(model, source, **({} if start is None else {"from": start.record}))
+            more: dict[str, Any] = {} if start is None else {"from": start.record}
+            if trainer.method.marginal:
+                more["predicted_swaps"] = predicted_of(trainer)
+            home.write_head(model, source, **more)
     return TrainingJob(folder, config, source, model, trainer, Guard.of(trainer), start=start)
 
 

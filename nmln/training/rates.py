@@ -10,11 +10,10 @@ from nmln.errors import InputError
 from nmln.ladders import TARGET, Ladder, Overlap, too_many_levels
 from nmln.marginals import SMOOTHING, shares_of, swap_prediction
 from nmln.memory import bytes_text, machine_memory
-from nmln.potentials.base import BasePotential
 from nmln.potentials.independent import IndependentPotential
 from nmln.space import Space
-from nmln.training.method import Method
 from nmln.training.sizes import Dealt, dealt, step_memory
+from nmln.training.trainer import Trainer
 
 MOST_REDRAWN, LEAST_REDRAWN = 0.25, 0.003
 """The first and the last rate of ladders whose groups are redrawn from their frequencies."""
@@ -65,14 +64,17 @@ def free_groups(spaces: Iterable[Space]) -> int:
     return max(sum(block.count for block in space.blocks if block.size > 1) for space in spaces)
 
 
-def predicted_swaps(method: Method, potentials: Sequence[BasePotential]) -> tuple[float, ...]:
-    """The swap probability of neighbouring levels that their rates let expect, on the largest domain."""
-    if method.temperatures is not None:
+def predicted_of(trainer: Trainer) -> tuple[float, ...]:
+    """The swap probabilities of neighbouring levels to expect on the largest domain of a training."""
+    if trainer.method.temperatures is not None:
         return ()
-    largest = max(potentials, key=lambda one: free_groups([one.space]))
-    shares, space = method.shares(largest), largest.space
-    overlap = None if shares is None else partial(swap_prediction, space, shares)
-    return method.noise.predicted_swaps(free_groups([space]), overlap)
+    largest = max(
+        (one.potential for one in trainer.domains), key=lambda one: free_groups([one.space])
+    )
+    shares, overlap = trainer.method.shares(largest), None
+    if shares is not None:
+        overlap = partial(swap_prediction, largest.space, shares)
+    return trainer.method.noise.predicted_swaps(free_groups([largest.space]), overlap)
 
 
 def _overlap(buckets: Sequence[Bucket]) -> Overlap:
