@@ -116,7 +116,7 @@ class Evidence:
         return torch.where(self.allowed, before - starts, -1)
 
     @cached_property
-    def _listed(self) -> tuple[Int64[Tensor, " allowed"], Int64[Tensor, " groups"]]:
+    def listed(self) -> tuple[Int64[Tensor, " allowed"], Int64[Tensor, " groups"]]:
         """The allowed categories of all groups one after the other, and where each group starts."""
         entries = torch.nonzero(self.allowed).flatten()
         categories = entries - self.space.offsets[self.space.group_of_entry[entries]]
@@ -126,7 +126,7 @@ class Evidence:
         self, groups: Int64[Tensor, "*some"], ranks: Int64[Tensor, "*some"]
     ) -> Int64[Tensor, "*some"]:
         """The allowed category of each group that has the given rank among its allowed ones."""
-        categories, starts = (table.to(groups.device) for table in self._listed)
+        categories, starts = (table.to(groups.device) for table in self.listed)
         return categories[starts[groups] + ranks]
 
     @cached_property

@@ -99,7 +99,9 @@ def by_group(
         allowed = evidence.allowed.to(shares.device).double()
     most = int(space.sizes.max())
     groups = space.group_of_entry.to(shares.device)
-    place = torch.arange(space.entries, device=shares.device) - space.offsets.to(shares.device)[groups]
+    place = (
+        torch.arange(space.entries, device=shares.device) - space.offsets.to(shares.device)[groups]
+    )
     table = torch.zeros(space.groups, most, dtype=torch.float64, device=shares.device)
     left = table.clone()
     table[groups, place] = shares.double() * allowed

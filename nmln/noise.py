@@ -53,9 +53,7 @@ def corrupt(
     return corrupted
 
 
-def check_corruptible(
-    space: Space, values: Worlds, rate: float, evidence: Evidence | None
-) -> None:
+def check_corruptible(space: Space, values: Worlds, rate: float, evidence: Evidence | None) -> None:
     """Refuse worlds of another space, or that contradict the evidence, and rates that are none."""
     check_rate(rate, "a corruption rate")
     if values.shape[-1] != space.groups:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nmln.errors import InputError
 from nmln.language import difference
+from nmln.potentials.stand_in import StandIn
 from nmln.space import Space
 from nmln.types import Alternatives, Changes, Groups, OneHot, Scores, Slopes, Ties, Values
 from nmln.worlds import to_text
@@ -151,6 +152,13 @@ class BasePotential(nn.Module, ABC):
 
         None if nothing is known, and so any two may be tied. Groups that are not tied are independent
         given the others, and can be redrawn at once.
+        """
+        return None
+
+    def stand_in(self) -> StandIn | None:
+        """The part of the score that costs little, as tables; None if there is no such part.
+
+        Kernels may move by it for a while and correct with the whole score afterwards.
         """
         return None
 

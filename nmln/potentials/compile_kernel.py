@@ -1,4 +1,4 @@
-"""Compiles the optional kernel of the graph potential; used while the package is being installed.
+"""Compiles the optional kernel of the graph potential and of fast moves; used while the package is being installed.
 
 Imports nothing but the standard library, because the build sees neither torch nor the package.
 """
@@ -10,7 +10,7 @@ import tempfile
 import zlib
 from pathlib import Path
 
-SOURCES = ("graph_kernel.c", "graph_passes.h", "graph_tiles.h")
+SOURCES = ("graph_kernel.c", "graph_passes.h", "graph_tiles.h", "walk_kernel.c")
 LIBRARY = "graph_kernel.compiled"  # not .so: it is no module that Python could import
 # The order of additions is kept, so that a world has the same score in any batch. Each instruction set
 # is chosen when the library runs: what is compiled on one machine works on others.
@@ -42,7 +42,8 @@ def compile_kernel(folder: Path = FOLDER, library: Path | None = None) -> str | 
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         made = Path(scratch) / LIBRARY
         source = f"-DNMLN_SOURCE={fingerprint(folder)}u"
-        command = [compiler, *OPTIONS, source, "-o", str(made), str(folder / SOURCES[0])]
+        files = [str(folder / name) for name in SOURCES if name.endswith(".c")]
+        command = [compiler, *OPTIONS, source, "-o", str(made), *files, "-lm"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         except (OSError, subprocess.TimeoutExpired) as error:

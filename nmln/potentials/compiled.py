@@ -66,6 +66,8 @@ class Library:
             ctypes.c_int,
             *[ctypes.c_void_p] * 5,
         ]
+        self._walk = self._library.nmln_walk
+        self._walk.restype, self._walk.argtypes = None, [ctypes.c_void_p] * 6
         self.best = int(self._library.nmln_instructions())
         self.instructions = self.best
 
@@ -89,6 +91,19 @@ class Library:
             scores.data_ptr(),
             _pointers(out),
         )
+
+    def walk(
+        self,
+        walk: ctypes.Structure,
+        moves: Tensor,
+        values: Tensor,
+        numbers: Tensor,
+        gained: Tensor,
+        room: Tensor,
+    ) -> None:
+        """Moves worlds in place, see walk_kernel.c."""
+        tensors = (moves, values, numbers, gained, room)
+        self._walk(ctypes.addressof(walk), *(tensor.data_ptr() for tensor in tensors))
 
 
 @cache

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from nmln.errors import InputError
 from nmln.potentials.base import BasePotential
+from nmln.potentials.stand_in import StandIn
 from nmln.types import (
     Alternatives,
     Changes,
@@ -52,6 +53,10 @@ class Counted:
         worlds = scores.numel() if space is None else int(space.sizes[groups.cpu()].sum())
         self._add(worlds, 0, start)
         return scores
+
+    def stand_in(self) -> StandIn | None:
+        """That of the potential."""
+        return self.potential.stand_in() if isinstance(self.potential, BasePotential) else None
 
     def score_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
         if not isinstance(self.potential, BasePotential):

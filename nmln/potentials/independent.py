@@ -17,6 +17,7 @@ from torch import Generator, Tensor, nn
 from nmln.language import Attribute
 from nmln.memory import in_digits, refuse_size
 from nmln.potentials.base import BasePotential, sliced
+from nmln.potentials.stand_in import StandIn
 from nmln.space import Block, Space, count_tuples
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
 
@@ -224,6 +225,9 @@ class IndependentPotential(BasePotential):
         now = numbers[:, None].expand(-1, values.shape[1], -1, -1)
         current = now.gather(3, values[..., groups].long()[..., None])
         return (now - current).masked_fill(~exists, float("-inf"))
+
+    def stand_in(self) -> StandIn:
+        return StandIn(self.space, self.table.detach().double())
 
     def ties(self, free: Bool[Tensor, " groups"]) -> Ties:
         return torch.zeros(2, 0, dtype=torch.int64)

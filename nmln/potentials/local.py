@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from nmln.errors import InputError
 from nmln.potentials.base import BasePotential, Labels, sharing
 from nmln.potentials.independent import IndependentPotential
+from nmln.potentials.stand_in import LocalTables, StandIn
 from nmln.space import Block, Space
 from nmln.types import Changes, Scores, Slopes, Values
 
@@ -171,7 +172,10 @@ class Neighbourhoods(nn.Module):
         kinds = torch.ones(1, dtype=torch.float64)
         for block in self.unary:
             kinds = torch.kron(kinds, _marginals(space, logs, block))
-        tie, table = _marginals(space, logs, self.block), torch.zeros([self.cap + 1] * len(self.ties))
+        tie, table = (
+            _marginals(space, logs, self.block),
+            torch.zeros([self.cap + 1] * len(self.ties)),
+        )
         table = table.double()
         table.view(-1)[0] = 1
         null = self.block.attribute.null
@@ -266,6 +270,14 @@ class LocalPotential(BasePotential):
             part.changes(self.space, values, slopes)
         return self.evaluate(values), slopes
 
+    def stand_in(self) -> StandIn:
+        local = []
+        for part in self.each:
+            nodes, ties = part.tables()
+            local.append(LocalTables(part, nodes.detach().double(), ties.detach().double()))
+        zeros = local[0].nodes.new_zeros(self.levels, self.space.entries)
+        return StandIn(self.space, zeros, tuple(local))
+
     def evaluate_changes(self, values: Values, groups: Int64[Tensor, " some"]) -> Changes:
         _, slopes = self.evaluate_with_slopes(values)
         category = torch.arange(int(self.space.sizes.max()), device=values.device)
@@ -303,7 +315,9 @@ class LocalPotential(BasePotential):
                     ties.append(share * seen[1])
                     expected.append(share * part.expected(space, logs))
                 independent = torch.stack(expected).sum(0)
-                mixed = (copies * torch.stack(nodes).sum(0) + prior * independent) / (copies + prior)
+                mixed = (copies * torch.stack(nodes).sum(0) + prior * independent) / (
+                    copies + prior
+                )
                 ratio = mixed.log() - independent.clamp(min=1e-300).log()
                 own.node_start[level] = ratio.clamp(-_FARTHEST, _FARTHEST).to(own.node_start)
                 seen_ties = copies * torch.stack(ties).sum(0)

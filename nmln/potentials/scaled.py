@@ -7,6 +7,7 @@ from torch import Tensor
 
 from nmln.errors import InputError
 from nmln.potentials.base import BasePotential
+from nmln.potentials.stand_in import StandIn
 from nmln.space import Space
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
 
@@ -54,6 +55,10 @@ class ScaledPotential(BasePotential):
 
     def ties(self, free: Bool[Tensor, " groups"]) -> Ties | None:
         return self.potential.ties(free)
+
+    def stand_in(self) -> StandIn | None:
+        found = self.potential.stand_in()
+        return None if found is None else found.times(found.entries.new_tensor(self.betas))
 
     def violations_of(self, values: Values) -> Float[Tensor, "levels chains"]:
         return self.potential.violations_of(values)

@@ -10,6 +10,7 @@ from nmln.devices import move
 from nmln.errors import InputError
 from nmln.potentials.base import BasePotential, sharing
 from nmln.potentials.independent import IndependentPotential
+from nmln.potentials.stand_in import StandIn
 from nmln.space import Space
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
 
@@ -152,6 +153,16 @@ class TotalPotential(BasePotential):
         known = [ties for ties in found if ties is not None]
         none = torch.zeros(2, 0, dtype=torch.int64)
         return torch.cat([none, *known], dim=1) if len(known) == len(found) else None
+
+    def stand_in(self) -> StandIn | None:
+        """The sum of those of the parts."""
+        found: StandIn | None = None
+        for part, beta, acts in self._each():
+            own = part.stand_in()
+            if own is not None:
+                own = own.times(beta).spread(acts, self.levels)
+                found = own if found is None else found.plus(own)
+        return found
 
     def violations_of(self, values: Values) -> Float[Tensor, "levels chains"]:
         total = torch.zeros(values.shape[:2], dtype=self.dtype, device=values.device)
