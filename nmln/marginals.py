@@ -10,10 +10,9 @@ from math import log
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64, Integer
+from jaxtyping import Float, Float64, Int64
 from torch import Generator, Tensor
 
-from nmln.errors import InputError
 from nmln.evidence import Evidence
 from nmln.noise import bernoulli_places, check_corruptible, check_rate, counts_allowed
 from nmln.space import Block, Space

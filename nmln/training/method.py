@@ -10,8 +10,8 @@ from nmln.errors import InputError
 from nmln.ladders import Ladder, LadderLike, Temperatures
 from nmln.marginals import Shares, shares_of
 from nmln.potentials.base import BasePotential
-from nmln.potentials.total import base_of
 from nmln.potentials.tempered import TemperedPotential
+from nmln.potentials.total import base_of
 from nmln.space import Space
 from nmln.types import Values
 
