@@ -24,7 +24,6 @@ from nmln.potentials.total import TotalPotential
 from nmln.space import Space
 from nmln.training.method import Method
 from nmln.training.sizes import check_model, dealt, step_memory
-from nmln.types import Values
 
 _COPIES = 2000  # corrupted worlds at the least that the base term is fitted to
 _MOST_BYTES = 2**30  # of all of them
@@ -108,7 +107,7 @@ def new_potential(
 
 def _fitted_base(
     buckets: Sequence[Bucket], method: Method, rng: Generator
-) -> tuple[IndependentPotential, list[Values]]:
+) -> tuple[IndependentPotential, list[Tensor]]:
     """The base term, and corrupted data of every domain.
 
     It has the marginals of corrupted worlds. Where corrupted groups are redrawn, it has the frequencies that
@@ -129,7 +128,7 @@ def _fitted_base(
 
 
 def _independent(
-    buckets: Sequence[Bucket], values: Sequence[Values], smoothing: float = 0.0
+    buckets: Sequence[Bucket], values: Sequence[Tensor], smoothing: float = 0.0
 ) -> IndependentPotential:
     """The marginals of worlds of every domain."""
     if len(buckets) == 1:
