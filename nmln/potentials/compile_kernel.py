@@ -10,7 +10,13 @@ import tempfile
 import zlib
 from pathlib import Path
 
-SOURCES = ("graph_kernel.c", "graph_passes.h", "graph_tiles.h", "walk_kernel.c")
+SOURCES = (
+    "graph_kernel.c",
+    "graph_passes.h",
+    "graph_tiles.h",
+    "pieces_kernel.c",
+    "walk_kernel.c",
+)
 LIBRARY = "graph_kernel.compiled"  # not .so: it is no module that Python could import
 # The order of additions is kept, so that a world has the same score in any batch. Each instruction set
 # is chosen when the library runs: what is compiled on one machine works on others.

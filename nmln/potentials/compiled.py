@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import local
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Int64, Integer
 from torch import Tensor
 
 from nmln.potentials.compile_kernel import FOLDER, LIBRARY, fingerprint
@@ -66,6 +66,8 @@ class Library:
             ctypes.c_int,
             *[ctypes.c_void_p] * 5,
         ]
+        self._pieces = self._library.nmln_pieces
+        self._pieces.restype, self._pieces.argtypes = None, [ctypes.c_void_p] * 4
         self._walk = self._library.nmln_walk
         self._walk.restype, self._walk.argtypes = None, [ctypes.c_void_p] * 6
         self.best = int(self._library.nmln_instructions())
@@ -91,6 +93,26 @@ class Library:
             scores.data_ptr(),
             _pointers(out),
         )
+
+    def pieces(
+        self,
+        worlds: Integer[Tensor, "worlds groups"],
+        nodes: int,
+        ends: Int64[Tensor, "two links"],
+        groups: Int64[Tensor, " links"],
+        null: Int64[Tensor, " links"],
+    ) -> Int64[Tensor, " worlds"]:
+        """The number of pieces of each world, see pieces_kernel.c."""
+        values = worlds.int().contiguous()
+        tables = (*ends.contiguous(), groups.contiguous(), null.contiguous())
+        graph = (ctypes.c_int64 * 8)(
+            len(values), values.shape[1], nodes, len(groups), *(one.data_ptr() for one in tables)
+        )  # the struct `Graph`
+        found = torch.empty(len(values), dtype=torch.int64)
+        parent = torch.empty(max(1, nodes), dtype=torch.int64)
+        tensors = (values, found, parent)
+        self._pieces(ctypes.addressof(graph), *(tensor.data_ptr() for tensor in tensors))
+        return found
 
     def walk(
         self,

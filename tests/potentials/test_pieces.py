@@ -42,7 +42,12 @@ def pieces_by_networkx(world: Tensor) -> int:
     return nx.number_connected_components(graph)
 
 
-def test_pieces_are_the_connected_components() -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_pieces_are_the_connected_components(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiled:
+        monkeypatch.setenv("NMLN_COMPILED", "0")
     worlds = sparse(300, 0)
     expected = [pieces_by_networkx(world) for world in worlds]
     assert PiecesPotential(SPACE, 1).pieces(worlds).tolist() == expected
