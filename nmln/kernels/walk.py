@@ -19,7 +19,8 @@ from nmln.evidence import Evidence
 from nmln.kernels.metropolis import Metropolis
 from nmln.kernels.moves import free_groups
 from nmln.potentials import compiled
-from nmln.potentials.stand_in import LocalTables, StandIn
+from nmln.potentials.compiled_local import Part, part_of
+from nmln.potentials.stand_in import StandIn
 from nmln.space import Space
 from nmln.types import Groups, Values
 
@@ -170,9 +171,9 @@ class Walk:
             kept.append(numbers.contiguous())
             return kept[-1].data_ptr()
 
-        parts = (_Part * max(1, len(stand_in.local)))()
-        for place, one in enumerate(stand_in.local):
-            parts[place] = self._part(one, at)
+        parts = (Part * max(1, len(stand_in.local)))()
+        for place, (own, nodes, ties) in enumerate(stand_in.local):
+            parts[place] = part_of(own, nodes, ties, at)
         walk = _Walk(
             levels=len(values),
             chains=values.shape[1],
@@ -206,41 +207,6 @@ class Walk:
         )
         return Walked(moved.to(values.dtype), gained)
 
-    def _part(self, local: LocalTables, at: Callable[[Tensor], int]) -> "_Part":
-        """What the kernel must know of one symmetric attribute."""
-        wiring, none = local.wiring, torch.full((4, self.space.groups), -1)
-        one, other, node, step = none
-        one[wiring.groups], other[wiring.groups] = wiring.ends
-        factor = 1
-        for block in reversed(wiring.unary):
-            node[block.groups], step[block.groups] = torch.arange(block.count), factor
-            factor *= block.size
-        pair = torch.full((wiring.nodes, wiring.nodes), -1)
-        pair[wiring.ends[0], wiring.ends[1]] = pair[wiring.ends[1], wiring.ends[0]] = wiring.groups
-        tie = torch.full((wiring.block.size,), -1)
-        tie[wiring.ties] = torch.arange(len(wiring.ties))
-        return _Part(
-            nodes=wiring.nodes,
-            kinds=wiring.kinds,
-            around=wiring.around,
-            cap=wiring.cap,
-            ties=len(wiring.ties),
-            categories=wiring.block.size,
-            **{
-                name: at(table)
-                for name, table in (
-                    ("one", one),
-                    ("other", other),
-                    ("node", node),
-                    ("step", step),
-                    ("pair", pair),
-                    ("tie", tie),
-                    ("node_table", local.nodes),
-                    ("tie_table", local.ties),
-                )
-            },
-        )
-
 
 def _at(stand_in: StandIn, level: int) -> StandIn:
     """One level of a stand-in."""
@@ -263,24 +229,6 @@ def _nth(options: Bool[Tensor, "levels chains options"], uniform: Tensor) -> Gro
     counted = options.cumsum(-1)
     wanted = 1 + _chosen(uniform, counted[..., -1])
     return torch.searchsorted(counted, wanted[..., None]).squeeze(-1)
-
-
-class _Part(ctypes.Structure):
-    """The struct `Part` of walk_kernel.c."""
-
-    _fields_ = (
-        *(
-            (name, ctypes.c_int64)
-            for name in ("nodes", "kinds", "around", "cap", "ties", "categories")
-        ),
-        *(
-            (name, ctypes.c_void_p)
-            for name in (
-                *("one", "other", "node", "step", "pair", "tie"),
-                *("node_table", "tie_table"),
-            )
-        ),
-    )
 
 
 class _Walk(ctypes.Structure):

@@ -14,6 +14,8 @@ SOURCES = (
     "graph_kernel.c",
     "graph_passes.h",
     "graph_tiles.h",
+    "local_kernel.c",
+    "neighbourhoods.h",
     "pieces_kernel.c",
     "walk_kernel.c",
 )

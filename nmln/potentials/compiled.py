@@ -68,6 +68,9 @@ class Library:
         ]
         self._pieces = self._library.nmln_pieces
         self._pieces.restype, self._pieces.argtypes = None, [ctypes.c_void_p] * 4
+        self._local = self._library.nmln_local
+        self._local.restype = None
+        self._local.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 3, *[ctypes.c_void_p] * 3]
         self._walk = self._library.nmln_walk
         self._walk.restype, self._walk.argtypes = None, [ctypes.c_void_p] * 6
         self.best = int(self._library.nmln_instructions())
@@ -113,6 +116,16 @@ class Library:
         tensors = (values, found, parent)
         self._pieces(ctypes.addressof(graph), *(tensor.data_ptr() for tensor in tensors))
         return found
+
+    def neighbourhoods(
+        self, part: ctypes.Structure, nodes: int, values: Tensor, scores: Tensor
+    ) -> None:
+        """Adds scores of neighbourhoods in place, see local_kernel.c; `nodes` numbers are needed for a world."""
+        room = torch.empty(max(1, nodes), dtype=torch.int64)
+        tensors = (values, scores, room)
+        self._local(
+            ctypes.addressof(part), *values.shape, *(tensor.data_ptr() for tensor in tensors)
+        )
 
     def walk(
         self,

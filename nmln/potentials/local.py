@@ -15,7 +15,10 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
 from nmln.errors import InputError
+from nmln.potentials import compiled
 from nmln.potentials.base import BasePotential, Labels, sharing
+from nmln.potentials.compiled import Library
+from nmln.potentials.compiled_local import part_of, tables_of
 from nmln.potentials.independent import IndependentPotential
 from nmln.potentials.stand_in import LocalTables, StandIn
 from nmln.space import Block, Space
@@ -49,7 +52,7 @@ class Neighbourhoods(nn.Module):
         fitting = [cap for cap in caps if (cap + 1) ** len(self.ties) <= _MOST_AROUND]
         self.cap = max(fitting, default=0)
         self.around = (self.cap + 1) ** len(self.ties)
-        self.nodes = len(space.domain[sort])
+        self.nodes, self.width = len(space.domain[sort]), space.groups
         sizes = (self.kinds * self.around, block.size * self.kinds**2)
         self.node_start, self.tie_start = (nn.Buffer(torch.zeros(levels, size)) for size in sizes)
         self.node_weight, self.tie_weight = (
@@ -106,9 +109,35 @@ class Neighbourhoods(nn.Module):
         return self.node_start + self.node_weight, self.tie_start + self.tie_weight
 
     def score(self, values: Values) -> Scores:
+        library = compiled.library()
+        if (
+            library is not None
+            and not torch.is_grad_enabled()
+            and compiled.usable(self.node_weight, values)
+        ):
+            return self._compiled(library, values)
         found = zip(self.tables(), self.places(values), strict=True)
         first, second = (_gathered(table, places).sum(-1) for table, places in found)
         return first + second
+
+    def _compiled(self, library: Library, values: Values) -> Scores:
+        kept = []
+
+        def at(table: Tensor) -> int:
+            kept.append(table.contiguous())
+            return kept[-1].data_ptr()
+
+        part = part_of(self, *(table.double() for table in self.tables()), at)
+        scores = torch.zeros(values.shape[:2], dtype=torch.float64)
+        library.neighbourhoods(
+            part, self.nodes * (1 + len(self.ties)), values.int().contiguous(), scores
+        )
+        return scores.to(self.node_weight.dtype)
+
+    @cached_property
+    def kernel_tables(self) -> dict[str, Int64[Tensor, "..."]]:
+        """The tables that the compiled kernel needs, see `compiled_local`."""
+        return tables_of(self, self.width)
 
     def changes(self, space: Space, values: Values, found: Slopes) -> None:
         """Add how much the score grows with one group in each of its categories."""

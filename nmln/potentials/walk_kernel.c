@@ -4,17 +4,8 @@
    batch. */
 
 #include <math.h>
-#include <stdint.h>
 
-/* One symmetric attribute and the tables of its neighbourhoods; a row of the tables for every level. */
-typedef struct {
-    int64_t nodes, kinds, around, cap, ties, categories;
-    const int64_t *one, *other; /* the ends of a group that is a pair, else -1 */
-    const int64_t *node, *step; /* the node of a group that tells its kind, else -1; what a category adds */
-    const int64_t *pair;        /* the group of two nodes, -1 on the diagonal */
-    const int64_t *tie;         /* of each category its place among the ties, -1 for the null one */
-    const double *node_table, *tie_table;
-} Part;
+#include "neighbourhoods.h"
 
 /* Filled in by walk.py. A kind is a category of an attribute, counted over all attributes. */
 typedef struct {
@@ -32,32 +23,6 @@ typedef struct {
 static int64_t choose(double uniform, int64_t count) {
     int64_t found = (int64_t)(uniform * (double)count);
     return found < count ? found : count - 1;
-}
-
-/* Where the neighbourhood of a node stands in its table. */
-static int64_t around(const Part *p, const int64_t *counts) {
-    int64_t found = 0;
-    for (int64_t tie = 0; tie < p->ties; tie++)
-        found = found * (p->cap + 1) + (counts[tie] < p->cap ? counts[tie] : p->cap);
-    return found;
-}
-
-static int64_t pair_place(const Part *p, int64_t category, int64_t one, int64_t other) {
-    int64_t low = one < other ? one : other, high = one < other ? other : one;
-    return (category * p->kinds + low) * p->kinds + high;
-}
-
-static void count_ties(const Part *p, const int32_t *world, int64_t groups, int64_t *kind, int64_t *counts) {
-    for (int64_t node = 0; node < p->nodes; node++) kind[node] = 0;
-    for (int64_t place = 0; place < p->nodes * p->ties; place++) counts[place] = 0;
-    for (int64_t group = 0; group < groups; group++) {
-        if (p->node[group] >= 0) kind[p->node[group]] += p->step[group] * world[group];
-        if (p->one[group] < 0) continue;
-        int64_t tie = p->tie[world[group]];
-        if (tie < 0) continue;
-        counts[p->one[group] * p->ties + tie]++;
-        counts[p->other[group] * p->ties + tie]++;
-    }
 }
 
 /* How much the numbers of a node grow with one tie turned into another. */

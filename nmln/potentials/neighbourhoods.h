@@ -1,0 +1,45 @@
+/* The neighbourhoods of one symmetric attribute, as local.py has them, for local_kernel.c and walk_kernel.c. */
+
+#ifndef NMLN_NEIGHBOURHOODS
+#define NMLN_NEIGHBOURHOODS
+
+#include <stdint.h>
+
+/* Filled in by compiled_local.py; the two tables have a row for every level. */
+typedef struct {
+    int64_t nodes, kinds, around, cap, ties, categories;
+    const int64_t *one, *other; /* the two nodes of a group that is a pair, else -1 */
+    const int64_t *node, *step; /* the node of a group that tells its kind, else -1; what a category adds */
+    const int64_t *pair;        /* the group of two nodes, -1 on the diagonal */
+    const int64_t *tie;         /* the place of each category among the ties, -1 for the null one */
+    const double *node_table, *tie_table;
+} Part;
+
+/* The place of a node's neighbourhood in its table. */
+static inline int64_t around(const Part *p, const int64_t *counts) {
+    int64_t found = 0;
+    for (int64_t tie = 0; tie < p->ties; tie++)
+        found = found * (p->cap + 1) + (counts[tie] < p->cap ? counts[tie] : p->cap);
+    return found;
+}
+
+static inline int64_t pair_place(const Part *p, int64_t category, int64_t one, int64_t other) {
+    int64_t low = one < other ? one : other, high = one < other ? other : one;
+    return (category * p->kinds + low) * p->kinds + high;
+}
+
+/* The kind of every node, and how many ties of each category it has. */
+static inline void count_ties(const Part *p, const int32_t *world, int64_t groups, int64_t *kind, int64_t *counts) {
+    for (int64_t node = 0; node < p->nodes; node++) kind[node] = 0;
+    for (int64_t place = 0; place < p->nodes * p->ties; place++) counts[place] = 0;
+    for (int64_t group = 0; group < groups; group++) {
+        if (p->node[group] >= 0) kind[p->node[group]] += p->step[group] * world[group];
+        if (p->one[group] < 0) continue;
+        int64_t tie = p->tie[world[group]];
+        if (tie < 0) continue;
+        counts[p->one[group] * p->ties + tie]++;
+        counts[p->other[group] * p->ties + tie]++;
+    }
+}
+
+#endif
