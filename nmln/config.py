@@ -131,6 +131,9 @@ class ModelConfig:
     # count the connected pieces of the graph, with one learned weight per level; set it where
     # samples fall apart into pieces
     pieces: bool = False
+    # show the `graph` network the rings: for every node the size of the smallest that it lies on, and how
+    # many of its links lie on rings, which messages between neighbours cannot find out
+    rings: bool = False
     # count the neighbourhoods of nodes and the ends of ties, with a fixed start that the data give and one
     # learned weight for each and every level; the network then learns what is not local
     local: bool = False
@@ -139,7 +142,7 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values."""
-        return _in_json(self, ("initial_scale", "local"))
+        return _in_json(self, ("initial_scale", "local", "rings"))
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ SOURCES = (
     "graph_kernel.c",
     "graph_passes.h",
     "graph_tiles.h",
+    "links_kernel.c",
     "local_kernel.c",
     "neighbourhoods.h",
-    "pieces_kernel.c",
     "walk_kernel.c",
 )
 LIBRARY = "graph_kernel.compiled"  # not .so: it is no module that Python could import

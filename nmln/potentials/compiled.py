@@ -11,12 +11,14 @@ from functools import cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 from threading import local
+from typing import Any
 
 import torch
-from jaxtyping import Int64, Integer
+from jaxtyping import Int32, Int64, Integer
 from torch import Tensor
 
 from nmln.potentials.compile_kernel import FOLDER, LIBRARY, fingerprint
+from nmln.potentials.links import Links
 from nmln.potentials.wiring import Wiring
 from nmln.types import Scores, Slopes, Values
 
@@ -66,8 +68,9 @@ class Library:
             ctypes.c_int,
             *[ctypes.c_void_p] * 5,
         ]
-        self._pieces = self._library.nmln_pieces
-        self._pieces.restype, self._pieces.argtypes = None, [ctypes.c_void_p] * 4
+        self._pieces, self._rings = self._library.nmln_pieces, self._library.nmln_rings
+        for work in (self._pieces, self._rings):
+            work.restype, work.argtypes = None, [ctypes.c_void_p] * 4
         self._local = self._library.nmln_local
         self._local.restype = None
         self._local.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 3, *[ctypes.c_void_p] * 3]
@@ -98,24 +101,30 @@ class Library:
         )
 
     def pieces(
-        self,
-        worlds: Integer[Tensor, "worlds groups"],
-        nodes: int,
-        ends: Int64[Tensor, "two links"],
-        groups: Int64[Tensor, " links"],
-        null: Int64[Tensor, " links"],
+        self, worlds: Integer[Tensor, "worlds groups"], nodes: int, links: Links
     ) -> Int64[Tensor, " worlds"]:
-        """The number of pieces of each world, see pieces_kernel.c."""
-        values = worlds.int().contiguous()
-        tables = (*ends.contiguous(), groups.contiguous(), null.contiguous())
-        graph = (ctypes.c_int64 * 8)(
-            len(values), values.shape[1], nodes, len(groups), *(one.data_ptr() for one in tables)
-        )  # the struct `Graph`
-        found = torch.empty(len(values), dtype=torch.int64)
-        parent = torch.empty(max(1, nodes), dtype=torch.int64)
-        tensors = (values, found, parent)
-        self._pieces(ctypes.addressof(graph), *(tensor.data_ptr() for tensor in tensors))
+        """The number of pieces of each world, see links_kernel.c."""
+        found = torch.empty(len(worlds), dtype=torch.int64)
+        self._on_links(self._pieces, worlds, nodes, links, found, nodes)
         return found
+
+    def rings(
+        self, worlds: Integer[Tensor, "worlds groups"], nodes: int, links: Links
+    ) -> Int32[Tensor, "worlds two nodes"]:
+        """The smallest ring of every node and how many of its links are on rings, see links_kernel.c."""
+        found = torch.empty(len(worlds), 2, nodes, dtype=torch.int32)
+        self._on_links(self._rings, worlds, nodes, links, found, nodes * (nodes + 3))
+        return found
+
+    def _on_links(
+        self, work: Any, worlds: Tensor, nodes: int, links: Links, found: Tensor, room: int
+    ) -> None:
+        values, tables = worlds.int().contiguous(), links.contiguous()
+        sizes = (len(values), values.shape[1], nodes, links.shape[1])
+        graph = (ctypes.c_int64 * 8)(*sizes, *(row.data_ptr() for row in tables))  # a `Graph`
+        scratch = torch.empty(max(1, room), dtype=torch.int64)
+        tensors = (values, found, scratch)
+        work(ctypes.addressof(graph), *(tensor.data_ptr() for tensor in tensors))
 
     def neighbourhoods(
         self, part: ctypes.Structure, nodes: int, values: Tensor, scores: Tensor

@@ -36,6 +36,7 @@ from nmln.potentials.messages import (
 )
 from nmln.potentials.recomputed import Recomputed
 from nmln.potentials.registry import POTENTIALS, NamedPotential
+from nmln.potentials.rings import RingsPotential
 from nmln.potentials.wiring import Bags, Graphs, Wiring
 from nmln.space import Space
 from nmln.types import OneHot, Scores, Slopes, Values
@@ -411,16 +412,19 @@ class GraphPotential(BasePotential):
         return scores.detach(), slopes
 
 
-def _network(space: Space, levels: int, model: ModelConfig, rng: Generator) -> GraphPotential:
-    return GraphPotential(
-        space,
-        levels,
-        model.layers,
-        model.hidden,
-        residual=model.residual,
-        initial_scale=model.initial_scale,
-        rng=rng,
-    )
+def _network(space: Space, levels: int, model: ModelConfig, rng: Generator) -> BasePotential:
+    def build(seen: Space) -> GraphPotential:
+        return GraphPotential(
+            seen,
+            levels,
+            model.layers,
+            model.hidden,
+            residual=model.residual,
+            initial_scale=model.initial_scale,
+            rng=rng,
+        )
+
+    return RingsPotential(space, build) if model.rings else build(space)
 
 
 def _fewest(space: Space, model: ModelConfig) -> int:

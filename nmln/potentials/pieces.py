@@ -1,6 +1,5 @@
 """The number of pieces of a world's graph, which message passing cannot determine reliably."""
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Int64, Integer
 from torch import Tensor, nn
@@ -8,6 +7,7 @@ from torch import Tensor, nn
 from nmln.errors import InputError
 from nmln.potentials import compiled
 from nmln.potentials.base import BasePotential
+from nmln.potentials.links import Links, linking, links_of
 from nmln.potentials.wiring import number_nodes
 from nmln.space import Space
 from nmln.types import Scores, Slopes, Values
@@ -29,32 +29,16 @@ class PiecesPotential(BasePotential):
 
     def __init__(self, space: Space, levels: int) -> None:
         super().__init__(space, levels)
-        linking = [
-            block
-            for block in space.blocks
-            if block.attribute.arity == 2 and block.attribute.null is not None
-        ]
-        if not linking:
+        if not linking(space):
             raise InputError(
                 "pieces are counted by links, but no binary attribute here can say none or false. "
                 "Do without: leave out --pieces, or set model.pieces=false.",
                 kind="unsupported",
             )
-        first, self.nodes = number_nodes(space)
+        _, self.nodes = number_nodes(space)
         self.weight = nn.Parameter(torch.zeros(levels))
-        ends, groups, null = [], [], []
-        for block in linking:
-            places = space.tuples(block, np.arange(block.count))
-            one, other = (
-                at + first[sort] for at, sort in zip(places, block.attribute.sorts, strict=True)
-            )
-            ends.append(np.stack([one, other]))
-            groups.append(np.arange(block.count) + block.first_group)
-            null.append(np.full(block.count, block.attribute.null))
         tables = {
-            "ends": torch.from_numpy(np.concatenate(ends, 1)),
-            "groups": torch.from_numpy(np.concatenate(groups)),
-            "null": torch.from_numpy(np.concatenate(null)),
+            "links": links_of(space),
             "before": torch.ones(self.nodes, self.nodes, dtype=torch.bool).tril(-1),
         }
         for name, table in tables.items():
@@ -66,10 +50,20 @@ class PiecesPotential(BasePotential):
         new.weight, new.precision = self.weight, self.precision
         return new
 
-    ends: Int64[Tensor, "two links"]
-    groups: Int64[Tensor, " links"]
-    null: Int64[Tensor, " links"]
+    links: Links
     before: Bool[Tensor, "nodes nodes"]
+
+    @property
+    def ends(self) -> Int64[Tensor, "two links"]:
+        return self.links[:2]
+
+    @property
+    def groups(self) -> Int64[Tensor, " links"]:
+        return self.links[2]
+
+    @property
+    def null(self) -> Int64[Tensor, " links"]:
+        return self.links[3]
 
     def _lay_out(self) -> Int64[Tensor, "most places"]:
         """The links at each place of the adjacency, filled up with one that is never there."""
@@ -92,7 +86,7 @@ class PiecesPotential(BasePotential):
         """How many pieces each world has."""
         library = compiled.library()
         if library is not None and worlds.device.type == "cpu" and type(worlds) is Tensor:
-            return library.pieces(worlds, self.nodes, self.ends, self.groups, self.null)
+            return library.pieces(worlds, self.nodes, self.links)
         parts = [self._reach(self._linked(part)) for part in worlds.split(self._at_a_time)]
         return torch.cat([(~(reach & self.before).any(2)).sum(1) for reach in parts])
 
