@@ -1,10 +1,10 @@
-"""Settings tried on large worlds: `python -m benchmarks.trials NAME --data chembl-20 --set chains.moves=5`.
+"""Settings tried on large worlds: `python -m benchmarks.trials NAME --data chembl-20 --set KEY=VALUE`.
 
-Like `benchmarks.quality`, but for worlds on which a burn-in from noise takes longer than the training: the
-chains of the training, mixed under the averaged weights, are measured, and they keep running for a
+Like `benchmarks.quality`, but for worlds on which a burn-in from noise takes longer than the training:
+the chains of the training, mixed under the averaged weights, are measured, and they keep running for a
 fixed processor time to see how fast they find molecules. The test set is not touched: a tenth of the
-training molecules is held out for the likelihood. A row for each goes to docs/results/trials.json; without a
-name the table is printed.
+training molecules is held out for the likelihood. A row for each goes to docs/results/trials.json;
+without a name the table is printed.
 
 Columns: CPU minutes until 60, 85 and 95 % of the chains at the target were valid (means of the last four
 looks); of the mixed chains the share of valid worlds, the least swap probability of two neighbouring
@@ -85,8 +85,8 @@ def trained(trainer: Trainer, quality: Quality) -> dict[str, Any]:
             if len(recent) == recent.maxlen and mean >= share:
                 reached.setdefault(f"{share:.0%}", round(clock.minutes, 2))
         print(f"  {clock.minutes:5.1f} min, step {event.step}: valid {mean:.0%}, accepted "
-              f"{event.acceptance[-1]:.0%}, gradient {event.gradient[-1]:.0f}, pace {event.pace[-1]:.2f}, "
-              "swaps " + " ".join(f"{swap:.0%}" for swap in event.swaps), flush=True)  # fmt: skip
+              f"{event.acceptance[-1]:.0%}, gradient {event.gradient[-1]:.0f}, pace "
+              f"{event.pace[-1]:.2f}, swaps " + " ".join(f"{swap:.0%}" for swap in event.swaps), flush=True)  # fmt: skip
     return {
         "cpu_minutes": round(clock.minutes, 2),
         "done": trainer.step_number,
@@ -150,8 +150,8 @@ def stored() -> list[dict[str, Any]]:
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as Markdown."""
     lines = [
-        "| setting | data | CPU min | steps | until 60, 85, 95 % valid | valid | least swap | arrivals/s | "
-        "molecules/s | nats: train, held out |",
+        "| setting | data | CPU min | steps | until 60, 85, 95 % valid | valid | least swap | "
+        "arrivals/s | molecules/s | nats: train, held out |",
         "|" + " --- |" * 10,
     ]
     for row in rows:
@@ -169,7 +169,8 @@ def table(rows: list[dict[str, Any]]) -> str:
                 )
             end = f"{chains} | {row['nats_train']:.1f}, {row['nats_held']:.1f} |"
         lines.append(
-            f"| {row['name']} | {row['data']} | {row['cpu_minutes']:.0f} | {row['steps']:,} | {until} | {end}"
+            f"| {row['name']} | {row['data']} | {row['cpu_minutes']:.0f} | {row['steps']:,} | {until} | "
+            + end
         )
     return "\n".join(lines)
 

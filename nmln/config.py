@@ -131,11 +131,11 @@ class ModelConfig:
     # count the connected pieces of the graph, with one learned weight per level; set it where
     # samples fall apart into pieces
     pieces: bool = False
-    # show the `graph` network the rings: for every node the size of the smallest that it lies on, and how
-    # many of its links lie on rings, which messages between neighbours cannot find out
+    # show the `graph` network the rings, which messages between neighbours cannot find: for every node
+    # the size of the smallest ring that it lies on, and how many of its links lie on rings
     rings: bool = False
-    # count the neighbourhoods of nodes and the ends of ties, with a fixed start that the data give and one
-    # learned weight for each and every level; the network then learns what is not local
+    # count the neighbourhoods of nodes and the ends of ties, with a fixed start that the data give and
+    # one learned weight for each at every level; the network then learns what is not local
     local: bool = False
     # seed of the first parameters of the networks; change it for an independent run
     seed: int = 0

@@ -1,4 +1,4 @@
-"""Compiles the optional kernel of the graph potential and of fast moves; used while the package is being installed.
+"""Compiles the optional kernel of potentials and of fast moves, while the package is being installed.
 
 Imports nothing but the standard library, because the build sees neither torch nor the package.
 """

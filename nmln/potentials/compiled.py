@@ -129,7 +129,7 @@ class Library:
     def neighbourhoods(
         self, part: ctypes.Structure, nodes: int, values: Tensor, scores: Tensor
     ) -> None:
-        """Adds scores of neighbourhoods in place, see local_kernel.c; `nodes` numbers are needed for a world."""
+        """Adds scores of neighbourhoods in place, see local_kernel.c; `nodes` is the scratch."""
         room = torch.empty(max(1, nodes), dtype=torch.int64)
         tensors = (values, scores, room)
         self._local(

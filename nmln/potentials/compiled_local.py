@@ -18,7 +18,7 @@ _TABLES = ("one", "other", "node", "step", "pair", "tie")
 
 
 class Part(ctypes.Structure):
-    """The struct `Part`; whoever fills it in keeps its tables."""
+    """The struct `Part`; its tables must be kept as long as it is used."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in _NUMBERS),
@@ -32,7 +32,7 @@ def part_of(
     ties: Float64[Tensor, "levels ties"],
     at: Callable[[Tensor], int],
 ) -> Part:
-    """All that the kernel must know of one symmetric attribute. `at` keeps a table and gives its place."""
+    """What the kernel must know of one symmetric attribute; `at` keeps a table and gives its address."""
     tables = {**own.kernel_tables, "node_table": nodes, "tie_table": ties}
     return Part(
         nodes=own.nodes,
@@ -45,7 +45,7 @@ def part_of(
     )
 
 
-def tables_of(own: Neighbourhoods, groups: int) -> dict[str, Int64[Tensor, "..."]]:
+def tables_of(own: Neighbourhoods, groups: int) -> dict[str, Int64[Tensor, ...]]:
     """The tables of the struct that depend on the space alone, whose worlds have so many groups."""
     one, other, node, step = torch.full((4, groups), -1)
     one[own.groups], other[own.groups] = own.ends

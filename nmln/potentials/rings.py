@@ -1,8 +1,8 @@
 """Rings: what a node cannot know from its neighbours, as two more attributes for a potential to see.
 
-A node that hears only its neighbours cannot distinguish a ring of five from one of eight, or two rings from
-one large one. So every node is told the size of the smallest ring that it lies on, and how many of its
-links lie on rings.
+A node that hears only its neighbours cannot distinguish a ring of five from one of eight, or two rings
+from one large ring. So every node has two further attributes, which the other attributes determine: the
+size of the smallest ring that it lies on, and how many of its links lie on rings.
 """
 
 from collections.abc import Callable
@@ -26,12 +26,12 @@ _ROWS = 2**22  # places of adjacency that are looked at together
 
 
 class RingsPotential(BasePotential):
-    """A potential that sees two more attributes of every node: its smallest ring, and its links on rings.
+    """A potential that sees the smallest ring of every node, and how many of its links lie on rings.
 
     Nodes are the constants of all sorts; two are linked where a binary attribute is anything but none
     or false for them, in either order. A ring is the shortest way from one end of a link to the other
     without that link, together with the link. Slopes are those of the inner potential with the rings
-    as they are: proposals may use them, differences of scores may not be read off them.
+    as they are, so they serve proposals but are no exact differences of scores.
     """
 
     def __init__(self, space: Space, build: Callable[[Space], BasePotential]) -> None:
@@ -69,7 +69,7 @@ class RingsPotential(BasePotential):
     def rings(
         self, worlds: Integer[Tensor, "worlds groups"]
     ) -> Integer[Tensor, "worlds two nodes"]:
-        """For each node of each world the size of its smallest ring, 0 if none, and its links on rings."""
+        """The size of the smallest ring of every node, 0 if none, and its links on rings."""
         library = compiled.library()
         if library is not None and worlds.device.type == "cpu" and type(worlds) is Tensor:
             return library.rings(worlds, self.nodes, self.links)
@@ -130,8 +130,8 @@ def with_rings(space: Space) -> Space:
     """The space with two more attributes for the nodes of every sort, behind all others."""
     if not linking(space):
         raise InputError(
-            "rings are made of links, but no binary attribute here can say none or false. Do without: set "
-            "model.rings=false.",
+            "rings are made of links, but no binary attribute here can say none or false. Do without: "
+            "set model.rings=false.",
             token="model.rings",
             kind="unsupported",
         )
