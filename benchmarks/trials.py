@@ -84,9 +84,12 @@ def trained(trainer: Trainer, quality: Quality) -> dict[str, Any]:
         for share in SHARES:
             if len(recent) == recent.maxlen and mean >= share:
                 reached.setdefault(f"{share:.0%}", round(clock.minutes, 2))
-        print(f"  {clock.minutes:5.1f} min, step {event.step}: valid {mean:.0%}, accepted "
-              f"{event.acceptance[-1]:.0%}, gradient {event.gradient[-1]:.0f}, pace "
-              f"{event.pace[-1]:.2f}, swaps " + " ".join(f"{swap:.0%}" for swap in event.swaps), flush=True)  # fmt: skip
+        numbers = " ".join(f"{swap:.0%}" for swap in event.swaps)
+        print(
+            f"  {clock.minutes:5.1f} min, step {event.step}: valid {mean:.0%}, accepted "
+            f"{event.acceptance[-1]:.0%}, gradient {event.gradient[-1]:.0f}, swaps {numbers}",
+            flush=True,
+        )
     return {
         "cpu_minutes": round(clock.minutes, 2),
         "done": trainer.step_number,
