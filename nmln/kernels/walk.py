@@ -5,7 +5,7 @@ be used, and with torch otherwise. Both take the same random numbers and, up to 
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
