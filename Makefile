@@ -13,7 +13,7 @@ help: ## list the targets
 
 setup: $(READY) ## create .venv and install everything
 
-KERNEL := $(wildcard nmln/potentials/graph_*.[ch]) nmln/potentials/compile_kernel.py hatch_build.py
+KERNEL := $(wildcard nmln/potentials/*.[ch]) nmln/potentials/compile_kernel.py hatch_build.py
 
 $(READY): pyproject.toml constraints.txt $(KERNEL)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

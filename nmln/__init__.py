@@ -58,6 +58,7 @@ _HOMES = {
     "BalancedMetropolis": "kernels.balanced",
     "Lazy": "kernels.combined",
     "ByLevel": "kernels.combined",
+    "Screened": "kernels.screened",
     "LocalSlide": "kernels.structural",
     "Regraft": "kernels.structural",
     "Switch": "kernels.structural",
@@ -133,6 +134,7 @@ if TYPE_CHECKING:
     from nmln.kernels.metropolised import MetropolisedGibbs as MetropolisedGibbs
     from nmln.kernels.path import PathAuxiliary as PathAuxiliary
     from nmln.kernels.registry import kernel_named as kernel_named
+    from nmln.kernels.screened import Screened as Screened
     from nmln.kernels.structural import LocalSlide as LocalSlide
     from nmln.kernels.structural import Regraft as Regraft
     from nmln.kernels.structural import Switch as Switch

@@ -149,8 +149,9 @@ class ModelConfig:
 class ChainConfig:
     """The persistent chains of the negative phase."""
 
-    # how the chains move at each level: `balanced`, `structural`, `metropolis`, `gibbs`,
-    # `metropolised`, `systematic`, `blocked`, `gradients`, `langevin` or `path`
+    # how the chains move at each level: `balanced`, `structural`, `screened`, `metropolis`, `gibbs`,
+    # `metropolised`, `systematic`, `blocked`, `gradients`, `langevin` or `path`; `screened` is
+    # meant for models with a local part (`model.local`)
     kernel: str = "balanced"
     # chains per level; more make the gradient less noisy, and a step takes time in proportion
     replicas: int = 100

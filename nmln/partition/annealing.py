@@ -31,6 +31,7 @@ from nmln.partition.blocks import (
 from nmln.potentials.base import BasePotential
 from nmln.potentials.independent import IndependentPotential
 from nmln.potentials.scaled import ScaledPotential
+from nmln.potentials.stand_in import StandIn
 from nmln.types import Alternatives, Groups, Kernel, Scores, Slopes, State, Values
 
 Progress = Callable[[int, int], None]
@@ -123,6 +124,11 @@ class _Between(BasePotential):
     def evaluate_alternatives(self, values: Values, groups: Groups) -> Alternatives:
         starts = self.start.evaluate_alternatives(values, groups)
         return _mix(self.beta, starts, self.end.evaluate_alternatives(values, groups))
+
+    def stand_in(self) -> StandIn:
+        both = torch.full((self.levels,), self.beta, dtype=torch.float64)
+        found, end = self.start.stand_in().times(1 - both), self.end.stand_in()
+        return found if end is None else found.plus(end.times(both))
 
 
 def _mix(beta: float, start: Tensor | float, end: Tensor) -> Tensor:

@@ -46,15 +46,19 @@ def part_of(
 
 
 def tables_of(own: Neighbourhoods, groups: int) -> dict[str, Int64[Tensor, ...]]:
-    """The tables of the struct that depend on the space alone, whose worlds have so many groups."""
+    """The tables of the struct that depend on the space alone, whose worlds have so many groups.
+
+    They are on the CPU, wherever the potential is.
+    """
+    pairs, ends = own.groups.cpu(), own.ends.cpu()
     one, other, node, step = torch.full((4, groups), -1)
-    one[own.groups], other[own.groups] = own.ends
+    one[pairs], other[pairs] = ends
     factor = 1
     for block in reversed(own.unary):
         node[block.groups], step[block.groups] = torch.arange(block.count), factor
         factor *= block.size
     pair = torch.full((own.nodes, own.nodes), -1)
-    pair[own.ends[0], own.ends[1]] = pair[own.ends[1], own.ends[0]] = own.groups
+    pair[ends[0], ends[1]] = pair[ends[1], ends[0]] = pairs
     tie = torch.full((own.block.size,), -1)
     tie[own.ties] = torch.arange(len(own.ties))
     return dict(zip(_TABLES, (one, other, node, step, pair, tie), strict=True))

@@ -17,7 +17,7 @@ from torch import Generator, Tensor, nn
 from nmln.language import Attribute
 from nmln.memory import in_digits, refuse_size
 from nmln.potentials.base import BasePotential, sliced
-from nmln.potentials.stand_in import StandIn
+from nmln.potentials.stand_in import StandIn, doubled
 from nmln.space import Block, Space, count_tuples
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
 
@@ -227,7 +227,7 @@ class IndependentPotential(BasePotential):
         return (now - current).masked_fill(~exists, float("-inf"))
 
     def stand_in(self) -> StandIn:
-        return StandIn(self.space, self.table.detach().double())
+        return StandIn(self.space, doubled(self.table))
 
     def ties(self, free: Bool[Tensor, " groups"]) -> Ties:
         return torch.zeros(2, 0, dtype=torch.int64)

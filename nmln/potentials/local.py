@@ -20,7 +20,7 @@ from nmln.potentials.base import BasePotential, Labels, sharing
 from nmln.potentials.compiled import Library
 from nmln.potentials.compiled_local import part_of, tables_of
 from nmln.potentials.independent import IndependentPotential
-from nmln.potentials.stand_in import LocalTables, StandIn
+from nmln.potentials.stand_in import LocalTables, StandIn, doubled
 from nmln.space import Block, Space
 from nmln.types import Changes, Scores, Slopes, Values
 
@@ -270,7 +270,7 @@ class LocalPotential(BasePotential):
         new.parts = nn.ModuleList(parts)
         return new
 
-    @cached_property
+    @property
     def each(self) -> list[Neighbourhoods]:
         return [part for part in self.parts if isinstance(part, Neighbourhoods)]
 
@@ -300,10 +300,7 @@ class LocalPotential(BasePotential):
         return self.evaluate(values), slopes
 
     def stand_in(self) -> StandIn:
-        local = []
-        for part in self.each:
-            nodes, ties = part.tables()
-            local.append(LocalTables(part, nodes.detach().double(), ties.detach().double()))
+        local = [LocalTables(part, *map(doubled, part.tables())) for part in self.each]
         zeros = local[0].nodes.new_zeros(self.levels, self.space.entries)
         return StandIn(self.space, zeros, tuple(local))
 

@@ -5,13 +5,14 @@
 
 #include <stdint.h>
 
-/* Filled in by compiled_local.py; the two tables have a row for every level. */
+/* Filled in by compiled_local.py; the two tables have a row for each level. */
 typedef struct {
     int64_t nodes, kinds, around, cap, ties, categories;
-    const int64_t *one, *other; /* the two nodes of a group that is a pair, else -1 */
-    const int64_t *node, *step; /* the node of a group that tells its kind, else -1; what a category adds */
-    const int64_t *pair;        /* the group of two nodes, -1 on the diagonal */
-    const int64_t *tie;         /* the place of each category among the ties, -1 for the null one */
+    const int64_t *one, *other; /* for each group: the two ends of the pair, -1 if it is not a pair here */
+    const int64_t *node, *step; /* for each group: the node whose kind it is part of, -1 if there is none; by
+                                   how much the kind grows with its category */
+    const int64_t *pair;        /* for each two nodes: the group of their pair, -1 on the diagonal */
+    const int64_t *tie;         /* for each category: its place among the ties, -1 for the null one */
     const double *node_table, *tie_table;
 } Part;
 
@@ -23,6 +24,7 @@ static inline int64_t around(const Part *p, const int64_t *counts) {
     return found;
 }
 
+/* The place of a pair in the table of ties; its two ends are alike. */
 static inline int64_t pair_place(const Part *p, int64_t category, int64_t one, int64_t other) {
     int64_t low = one < other ? one : other, high = one < other ? other : one;
     return (category * p->kinds + low) * p->kinds + high;

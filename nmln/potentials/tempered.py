@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from nmln.errors import InputError
 from nmln.ladders import Temperatures
 from nmln.potentials.base import BasePotential
+from nmln.potentials.stand_in import StandIn
 from nmln.space import Space
 from nmln.types import Alternatives, Changes, Groups, Scores, Slopes, Ties, Values
 
@@ -70,6 +71,12 @@ class TemperedPotential(BasePotential):
 
     def ties(self, free: Bool[Tensor, " groups"]) -> Ties | None:
         return self.potential.ties(free)
+
+    def stand_in(self) -> StandIn | None:
+        found = self.potential.stand_in()
+        if found is None:
+            return None
+        return found.at_levels([0] * self.levels).times(1 / self._divisor(found.entries))
 
     def violations_of(self, values: Values) -> Float[Tensor, "levels chains"]:
         return self.potential.violations_of(values.flatten(0, 1)[None]).view(values.shape[:2])

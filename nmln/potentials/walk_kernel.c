@@ -1,6 +1,6 @@
-/* Balanced moves by a stand-in: the loops of walk.py on one processor core, with the same random numbers.
+/* Walks by a stand-in: what walk.py does with torch, on one processor core and with the same random numbers.
 
-   Everything is in double precision and every world by itself, so that a world goes the same way in any
+   All scores are in double precision. Each world is moved by itself, so that it takes the same path in any
    batch. */
 
 #include <math.h>
@@ -10,22 +10,23 @@
 /* Filled in by walk.py. A kind is a category of an attribute, counted over all attributes. */
 typedef struct {
     int64_t levels, chains, groups, entries, attributes, kinds, parts;
-    double rest;                                   /* probability of staying, whatever is proposed */
-    const int64_t *offsets, *first_kind;           /* of groups among the entries; of their attribute */
-    const int64_t *attribute_first, *attribute_end; /* of attributes with free groups, in `free` */
-    const int64_t *attribute_kind, *attribute_size;
-    const int64_t *free;                           /* the free groups, attribute by attribute */
-    const int64_t *allowed_start, *allowed;        /* of groups: the categories that are allowed */
+    double rest;                                    /* the probability of staying, whatever is proposed */
+    const int64_t *offsets;                         /* for each group: its first entry */
+    const int64_t *attribute_first, *attribute_end; /* for each attribute: its groups in `free` */
+    const int64_t *attribute_kind, *attribute_size; /* its first kind, and the number of its categories */
+    const int64_t *free;                            /* the free groups, attribute by attribute */
+    const int64_t *allowed_start, *allowed;         /* for each group: the allowed categories */
     const double *entry_table;
     const Part *part;
 } Walk;
 
+/* One of `count`, by a uniform number. */
 static int64_t choose(double uniform, int64_t count) {
     int64_t found = (int64_t)(uniform * (double)count);
     return found < count ? found : count - 1;
 }
 
-/* How much the numbers of a node grow with one tie turned into another. */
+/* How much the number of a node grows when one of its ties takes another category; updates `counts`. */
 static double turned(const Part *p, const double *table, int64_t kind, int64_t *counts, int64_t old, int64_t new) {
     double before = table[kind * p->around + around(p, counts)];
     if (old >= 0) counts[old]--;
@@ -33,7 +34,7 @@ static double turned(const Part *p, const double *table, int64_t kind, int64_t *
     return table[kind * p->around + around(p, counts)] - before;
 }
 
-/* How much the score of a part grows with one group changed; `counts` and `kind` are changed too. */
+/* How much the score of a part grows when one group takes a category; updates `kind` and `counts`. */
 static double change(const Part *p, int64_t level, const int32_t *world, int64_t group, int64_t new, int64_t *kind,
                      int64_t *counts) {
     const double *nodes = p->node_table + level * p->kinds * p->around;
@@ -60,9 +61,22 @@ static double change(const Part *p, int64_t level, const int32_t *world, int64_t
     return found;
 }
 
-/* Moves every world `moves[level]` times, and adds up how much its score has grown. `scratch` has room for the
-   kinds of groups, then for the kinds and counts of the nodes of every part. `uniforms`: five for each move, of
-   the worlds of a level one after the other. */
+/* Undoes the updates of `change`. */
+static void restore(const Part *p, int64_t group, int64_t old, int64_t new, int64_t *kind, int64_t *counts) {
+    if (p->one[group] >= 0) {
+        int64_t ends[2] = {p->one[group], p->other[group]};
+        for (int end = 0; end < 2; end++) {
+            if (p->tie[old] >= 0) counts[ends[end] * p->ties + p->tie[old]]++;
+            if (p->tie[new] >= 0) counts[ends[end] * p->ties + p->tie[new]]--;
+        }
+    } else if (p->node[group] >= 0) {
+        kind[p->node[group]] -= p->step[group] * (new - old);
+    }
+}
+
+/* Moves each world `moves[level]` times in place, and writes how much its score by the stand-in has grown.
+   `uniforms` has five numbers for each move, world by world. `scratch` has room for the number of groups of each
+   kind, then for the kinds and counts of the nodes of each part. */
 void nmln_walk(const Walk *w, const int64_t *moves, int32_t *values, const double *uniforms, double *gained,
                int64_t *scratch) {
     for (int64_t level = 0; level < w->levels; level++) {
@@ -92,7 +106,7 @@ void nmln_walk(const Walk *w, const int64_t *moves, int32_t *values, const doubl
                 int64_t group = w->free[place];
                 const int64_t *options = w->allowed + w->allowed_start[group];
                 int64_t others = w->allowed_start[group + 1] - w->allowed_start[group] - 1, at = 0;
-                while (options[at] != old) at++;
+                while (at < others && options[at] != old) at++;
                 int64_t new = options[(at + 1 + choose(uniforms[3], others)) % (others + 1)];
 
                 int64_t back = present - (own[old] == 1) + (own[new] == 0);
@@ -105,8 +119,8 @@ void nmln_walk(const Walk *w, const int64_t *moves, int32_t *values, const doubl
                     gain += change(part, level, world, group, new, room, room + part->nodes);
                     room += part->nodes * (1 + part->ties);
                 }
-                double chance = gain + factor;
-                chance = (1 - w->rest) * (chance < 0 ? exp(chance) : 1);
+                double ratio = gain + factor;
+                double chance = (1 - w->rest) * (ratio >= 0 ? 1 : exp(ratio)); /* NaN is never taken */
                 if (uniforms[4] < chance) {
                     world[group] = (int32_t)new;
                     own[old]--;
@@ -114,20 +128,10 @@ void nmln_walk(const Walk *w, const int64_t *moves, int32_t *values, const doubl
                     total += gain;
                     continue;
                 }
-                room = scratch + w->kinds; /* the nodes as they were */
+                room = scratch + w->kinds;
                 for (int64_t p = 0; p < w->parts; p++) {
                     const Part *part = w->part + p;
-                    int64_t *counts = room + part->nodes;
-                    if (part->one[group] >= 0) {
-                        int64_t was = part->tie[old], is = part->tie[new];
-                        int64_t ends[2] = {part->one[group], part->other[group]};
-                        for (int end = 0; end < 2; end++) {
-                            if (was >= 0) counts[ends[end] * part->ties + was]++;
-                            if (is >= 0) counts[ends[end] * part->ties + is]--;
-                        }
-                    } else if (part->node[group] >= 0) {
-                        room[part->node[group]] -= part->step[group] * (new - old);
-                    }
+                    restore(part, group, old, new, room, room + part->nodes);
                     room += part->nodes * (1 + part->ties);
                 }
             }

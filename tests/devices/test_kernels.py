@@ -19,6 +19,8 @@ from nmln.noise import corrupt, uniform
 from nmln.potentials.base import BasePotential
 from nmln.potentials.formula import FormulaPotential
 from nmln.potentials.graph import GraphPotential
+from nmln.potentials.independent import IndependentPotential
+from nmln.potentials.local import LocalPotential
 from nmln.potentials.total import TotalPotential
 from nmln.recording import Recorder
 from nmln.sampler import sample
@@ -92,6 +94,42 @@ def test_kernels_move_worlds_of_the_cpu_by_a_network_without_double_precision(na
         found = moved(there, kernel_of(name, EVIDENCE), EVIDENCE, Generator().manual_seed(0))
     for one, other in zip(found, expected, strict=True):
         assert torch.allclose(one, other, equal_nan=True)
+
+
+def screened() -> BasePotential:
+    """A network beside a stand-in with random numbers."""
+    rng = Generator().manual_seed(1)
+    local = LocalPotential(MOLECULES, LEVELS)
+    with torch.no_grad():
+        for weights in local.parameters():
+            weights.copy_(torch.randn(weights.shape, generator=rng))
+    table = torch.randn(LEVELS, MOLECULES.entries, generator=rng)
+    parts = [network().float(), IndependentPotential(MOLECULES, table), local]
+    return TotalPotential(parts)
+
+
+@pytest.mark.parametrize("evidence", [None, EVIDENCE], ids=["free", "evidence"])
+def test_walks_by_a_stand_in_are_taken_where_the_worlds_are(evidence: Evidence | None) -> None:
+    kernel = kernel_named("screened", MOLECULES, evidence)
+    expected = moved(screened().double(), kernel, evidence, Generator().manual_seed(0))
+    with elsewhere():
+        found = moved(screened().double().to(DEVICE), kernel, evidence, generator())
+        for one, other in zip(found, expected, strict=True):
+            assert torch.allclose(one.cpu(), other, equal_nan=True)
+
+
+@pytest.mark.parametrize("compiled", ["0", "1"])
+def test_walks_of_worlds_of_the_cpu_need_no_double_precision_elsewhere(
+    compiled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NMLN_COMPILED", compiled)
+    kernel = kernel_named("screened", MOLECULES, EVIDENCE)
+    expected = moved(screened(), kernel, EVIDENCE, Generator().manual_seed(0))
+    with elsewhere(double=False):
+        there = screened().to(DEVICE)
+        found = moved(there, kernel, EVIDENCE, Generator().manual_seed(0))
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 @pytest.mark.filterwarnings("ignore:rate 1.0 is noisier")

@@ -22,6 +22,7 @@ from nmln.kernels.metropolis import Metropolis
 from nmln.kernels.metropolised import MetropolisedGibbs
 from nmln.kernels.moves import Attributes, conditionals, free_groups, log_ratio, set_groups
 from nmln.kernels.path import PathAuxiliary, reverse
+from nmln.kernels.screened import Screened
 from nmln.language import Attribute, Language, predicate
 from nmln.logic import Literal
 from nmln.potentials.base import BasePotential
@@ -260,6 +261,13 @@ def paths(potential: BasePotential, evidence: Evidence | None) -> Matrix:
     return fill(matrix)
 
 
+def screened_by_nothing(potential: BasePotential, evidence: Evidence | None) -> Matrix:
+    """Single balanced moves and rests; potentials with a stand-in are in test_screened.py."""
+    assert potential.stand_in() is None
+    matrix = balanced_metropolis(potential, evidence)
+    return 0.95 * matrix + 0.05 * torch.eye(len(matrix), dtype=torch.float64)
+
+
 def mixture(potential: BasePotential, evidence: Evidence | None) -> Matrix:
     return 0.25 * with_gradients(potential, evidence) + 0.75 * random_gibbs(potential, evidence)
 
@@ -288,6 +296,7 @@ KERNELS: dict[str, tuple[Callable[[Evidence | None], Kernel], Callable]] = {
     "gibbs with gradients": (lambda e: GibbsWithGradients(SPACE, e), with_gradients),
     "discrete langevin": (lambda e: DiscreteLangevin(SPACE, e, alpha=0.9), langevin),
     "path auxiliary": (lambda e: PathAuxiliary(SPACE, e), paths),
+    "screened": (lambda e: Screened(SPACE, e), screened_by_nothing),
     "mixture": (
         lambda e: Mixture((GibbsWithGradients(SPACE, e), Gibbs(SPACE, e)), (1, 3)),
         mixture,

@@ -78,6 +78,7 @@ def run_on(count: int, changes: dict, steps: int = 4, start: dict | None = None)
         {},
         {"training.corruption": "epoch", "chains.renewal": 0.2, "training.warm_start": 1},
         {"chains.weighted": True, "chains.changes": 5.0},
+        {"chains.kernel": "screened", "model.local": True},
     ],
     ids=str,
 )
