@@ -168,7 +168,9 @@ class Neighbourhoods(nn.Module):
 
     # The start.
 
-    def frequencies(self, values: Values, level: int) -> tuple[Frequencies, Frequencies]:
+    def frequencies(
+        self, values: Values, level: int
+    ) -> tuple[Float64[Tensor, " nodes"], Float64[Tensor, " ties"]]:
         """How often each place of the two tables occurs per world."""
         sizes = self.node_start.shape[1], self.tie_start.shape[1]
         found = tuple(torch.zeros(size, dtype=torch.float64) for size in sizes)
@@ -326,7 +328,7 @@ class LocalPotential(BasePotential):
     @torch.no_grad()
     def fit(
         self,
-        worlds: Sequence[tuple[Space, Values]],
+        worlds: Sequence[tuple[Space, Tensor]],
         base: IndependentPotential,
         shares: Sequence[float],
         prior: float = 1.0,
@@ -341,7 +343,7 @@ class LocalPotential(BasePotential):
         ties of a sparse world make few rings.
 
         Args:
-            worlds: the domains, each with worlds at every level.
+            worlds: the domains, each with its worlds: levels, worlds, groups.
             base: the base term, which holds the marginals of independent groups.
             shares: the share of each domain in the data.
             prior: how many independent worlds are added to those that are counted.
