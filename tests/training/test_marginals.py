@@ -167,6 +167,28 @@ def test_a_model_is_saved_loaded_and_put_on_other_sizes(tmp_path: Path) -> None:
         assert torch.equal(one, other)
 
 
+def test_the_first_log_z_is_that_of_the_local_part_too() -> None:
+    data = buckets()[:1]
+    settings = config(model__pieces=False)
+    model = Model.build(data, config=settings)
+    everything = data[0].space.enumerate()
+    scores = model.potential.score(everything.expand(3, -1, -1)).detach().double()
+    draws, weights = initial_draws(model.potential, 1000)
+    assert draws.shape[1] == weights.shape[1]
+    found = weights.logsumexp(1) - torch.tensor(weights.shape[1]).log()
+    assert torch.allclose(found, scores.logsumexp(1), atol=0.3)
+
+
+def test_chains_that_start_as_draws_of_the_model_are_not_all_alike() -> None:
+    run = trainer(config(chains__start="model", chains__replicas=100), buckets()[2:])
+    chains = run.blocks[0].chains
+    for level in range(3):
+        assert len(chains.values[level].unique(dim=0)) > 5
+    weights = initial_draws(run.potential, 1000)[1]
+    assert weights.shape[1] == 200, "annealed"
+    assert float(effective_share(weights.softmax(1)).min()) > 0.02
+
+
 def test_settings_of_earlier_versions_have_neither() -> None:
     old = configure({"model": {"layers": 2}}).to_dict()
     assert "noise" not in old["ladder"]
