@@ -83,8 +83,8 @@ class Ladder:
     ) -> "Ladder":
         """As few levels as give every pair of neighbours a predicted swap probability of `swap` or more.
 
-        The prediction is `overlap`; by default `swap_bound`, which depends on the number of free groups of
-        a world: the larger the world, the closer the levels. The first and the last rate are given,
+        The prediction is `overlap`; by default `swap_bound`, which depends on the number of free groups
+        of a world: the larger the world, the closer the levels. The first and the last rate are given,
         and all pairs have the same prediction.
         """
         if not 0 < swap < 1:

@@ -1,9 +1,9 @@
-"""Noise by marginals: a corrupted group is drawn again from the frequencies of its categories.
+"""Noise by marginals: a corrupted group is redrawn from the frequencies of its categories.
 
-Uniform noise fills a sparse world with ties that no datum has. Redrawn from their frequencies, groups keep
-their marginals at every rate: a molecule keeps its number of bonds on average, and at rate 1 the groups are
-independent. At rate nu a group keeps its category c with probability 1 - nu + nu m_c, and takes another
-category d with probability nu m_d, where m are the frequencies.
+Uniform noise fills a sparse world with ties that no datum has. Redrawn from their frequencies, groups
+keep their marginals at every rate: a molecule keeps its number of bonds on average, and at rate 1 the
+groups are independent. At rate nu a group keeps its category c with probability 1 - nu + nu m_c, and
+takes another category d with probability nu m_d, where m are the frequencies.
 """
 
 from math import log
@@ -75,7 +75,7 @@ def redraw(
 def _reached(
     space: Space, shares: Shares, evidence: Evidence | None
 ) -> Float64[Tensor, "groups categories"]:
-    """The sums of the frequencies up to each category of each group; infinite from the last possible one.
+    """The sums of the frequencies up to each category; infinite from the last possible one.
 
     So rounding cannot lead beyond it.
     """
@@ -90,7 +90,8 @@ def by_group(
 ) -> Float64[Tensor, "groups categories"]:
     """The frequencies of the categories that evidence allows, one row for each group, padded with zeros.
 
-    An observed group has one category. Where no allowed category has a frequency, all are equally likely.
+    An observed group has one category. Where no allowed category has a frequency, all are equally
+    likely.
     """
     allowed = torch.ones(space.entries, dtype=torch.float64, device=shares.device)
     if evidence is not None:
@@ -133,10 +134,10 @@ def _allowed(space: Space, group: int, evidence: Evidence | None) -> Int64[Tenso
 def swap_prediction(space: Space, shares: Shares, rate: float, other: float) -> float:
     """A lower bound on the mean probability of a swap, for worlds of independent groups of these shares.
 
-    It is found as `nmln.noise.swap_bound` is: a swap of two corrupted worlds is accepted at least as often as
-    a swap of the two pairs (datum, corrupted datum), whose ratio depends only on how many groups of each
-    category were kept, and on how many changed. The groups of real data are not independent, so that it is
-    a prediction for them, not a bound.
+    It is found as `nmln.noise.swap_bound` is: a swap of two corrupted worlds is accepted at least as
+    often as a swap of the two pairs (datum, corrupted datum), whose ratio depends only on how many
+    groups of each category were kept, and on how many changed. The groups of real data are not
+    independent, so that it is a prediction for them, not a bound.
     """
     for number in (rate, other):
         check_rate(number, "a corruption rate")
@@ -185,7 +186,7 @@ def _of_block(space: Space, shares: Shares, block: Block) -> Float64[Tensor, " c
 
 
 def _kept(space: Space, shares: Shares, rate: float) -> float:
-    """The probability that a world of independent groups is unchanged: only such worlds swap with rate 0."""
+    """The probability that a world of independent groups is unchanged: only then it swaps at 0."""
     found = 0.0
     for block in space.blocks:
         if not block.count:

@@ -110,8 +110,8 @@ def _fitted_base(
 ) -> tuple[IndependentPotential, list[Tensor]]:
     """The base term, and corrupted data of every domain.
 
-    The base term has the marginals of the corrupted data. With noise by marginals it has instead, at every
-    level, the frequencies that groups are redrawn from, which are nearly the same.
+    The base term has the marginals of the corrupted data. With noise by marginals it has instead, at
+    every level, the frequencies that groups are redrawn from, which are nearly the same.
     """
     if not method.marginal:  # random numbers in the order of earlier versions: old runs continue
         corrupted = [
@@ -207,7 +207,7 @@ def _completed(
     base: IndependentPotential | None,
     local: LocalPotential | None = None,
 ) -> TotalPotential:
-    """Add the base term, the local part and the count of pieces: last, so that a model can get it later."""
+    """Add the base term and the local part, then the count of pieces, which a model may get later."""
     if config.model.base and base is not None:
         potential = potential.add(base)
     if config.model.local:

@@ -76,7 +76,7 @@ def start_from(
 
 
 def _without_start(potential: BasePotential, there: BasePotential, pieces: Sequence[int]) -> None:
-    """Set the start of a new local part to zero, and take over the count of pieces, now one place later."""
+    """Zero the start of a new local part; take over the count of pieces, now one place later."""
     assert isinstance(potential, TotalPotential)
     assert isinstance(there, TotalPotential)
     for part in potential.parts:

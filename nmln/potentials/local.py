@@ -1,7 +1,7 @@
 """The local part of a model: every node with the numbers of its neighbours, every tie with its two ends.
 
-It costs little, and leaves to the network only what is not local. It is first fitted to the data in closed
-form, so that chains have the right valences before anything is learned.
+It costs little, and leaves to the network only what is not local. It is first fitted to the data in
+closed form, so that chains have the right valences before anything is learned.
 """
 
 from collections.abc import Sequence
@@ -33,8 +33,8 @@ Frequencies = Float64[Tensor, " places"]
 class Neighbourhoods(nn.Module):
     """The numbers for one symmetric attribute, whose categories but the null one are ties.
 
-    A *kind* of node is a category of each of its unary attributes. The numbers of its neighbours are counted
-    by the category of their ties, each up to a cap.
+    A *kind* of node is a category of each of its unary attributes. The numbers of its neighbours are
+    counted by the category of their ties, each up to a cap.
     """
 
     def __init__(self, space: Space, levels: int, block: Block) -> None:
@@ -240,9 +240,9 @@ class LocalPotential(BasePotential):
 
     Each node has a number for its kind and for how many neighbours it has along each tie, up to a cap;
     each tie has one for its category and the kinds of its ends. A number is a fixed start, which `fit`
-    takes from data, plus a learned weight; every level has its own. Slopes are exact differences. A score
-    takes time in proportion to the number of groups. Attributes of more than nine values beside none have
-    no part in it.
+    takes from data, plus a learned weight; every level has its own. Slopes are exact differences. A
+    score takes time in proportion to the number of groups. Attributes of more than nine values beside
+    none have no part in it.
     """
 
     def __init__(self, space: Space, levels: int) -> None:
@@ -335,8 +335,8 @@ class LocalPotential(BasePotential):
     ) -> None:
         """Start from worlds of one or several domains, at every level, beside the base term of the same.
 
-        The start is the Bethe approximation, written as a correction of the base term. For a node it is the
-        logarithm of how often its neighbourhood occurs, over how often it would if all groups were
+        The start is the Bethe approximation, written as a correction of the base term. For a node it is
+        the logarithm of how often its neighbourhood occurs, over how often it would if all groups were
         independent; for a tie the same with its ends, given the tie, less that of the tie itself, which
         both ends have counted. The sum with the base is exact for worlds of two nodes whose kinds are
         independent where nothing ties them, and has nearly the local frequencies of the data where the
