@@ -1,7 +1,7 @@
 """The local part: its start in closed form, against enumeration, and what it shares between domains."""
 
 from copy import deepcopy
-from itertools import permutations, product
+from itertools import pairwise, permutations, product
 
 import pytest
 import torch
@@ -117,7 +117,7 @@ def test_the_frequencies_of_neighbourhoods_are_kept_where_rings_are_rare() -> No
     for order in permutations(range(4)):
         world = torch.zeros(space.groups, dtype=space.dtype)
         world[order[3]] = 2
-        for one, other in zip(order, order[1:], strict=False):
+        for one, other in pairwise(order):
             world[space.block("bond").first_group + table[one, other]] = 1
         worlds.append(world)
     rng = Generator().manual_seed(0)
@@ -148,7 +148,9 @@ def test_neighbourhoods_that_no_datum_has_are_unlikely_but_possible() -> None:
     start = start_of(fitted(PAIR, values)).each[0].node_start
     assert bool(start.isfinite().all())
     unseen = torch.log(torch.tensor(1 / 51, dtype=torch.float64))
-    assert float(start.min()) == pytest.approx(float(unseen), abs=1e-6)  # also those without room here
+    assert float(start.min()) == pytest.approx(
+        float(unseen), abs=1e-6
+    )  # also those without room here
 
 
 def test_several_domains_give_one_start_by_their_shares() -> None:
@@ -185,7 +187,10 @@ def test_expected_neighbourhoods_are_those_of_independent_groups() -> None:
     base = IndependentPotential.fit(space, random_worlds(space, 40, 2)[None]).double()
     part = LocalPotential(space, 1).double().each[0]
     law = base.score(space.enumerate()[None])[0].softmax(0)
-    places, found = part.places(space.enumerate()[None])[0][0], torch.zeros(part.node_start.shape[1])
+    places, found = (
+        part.places(space.enumerate()[None])[0][0],
+        torch.zeros(part.node_start.shape[1]),
+    )
     found = found.double()
     for node in range(3):
         found.index_add_(0, places[:, node], law)
@@ -223,7 +228,9 @@ def test_large_domains_and_many_worlds_are_counted_in_parts(
     monkeypatch.setattr(local, "_TABLE", table)
     monkeypatch.setattr(local, "_TOGETHER", together)
     found = LocalPotential(space, 1).each[0]
-    for one, other in zip((found.places(values), found.frequencies(values, 0)), wanted, strict=True):
+    for one, other in zip(
+        (found.places(values), found.frequencies(values, 0)), wanted, strict=True
+    ):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 

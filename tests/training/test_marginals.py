@@ -1,4 +1,4 @@
-"""Noise by marginals and a local part in training: levels, domains, resuming, processes and predictions."""
+"""Noise by marginals and a local part in training: levels, domains, resuming and predictions."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -84,13 +84,17 @@ def test_every_domain_redraws_from_its_own_frequencies() -> None:
     found = [part.shares for part in run.blocks[0].parts]
     for bucket, shares, part in zip(buckets(), found, run.blocks[0].parts, strict=True):
         assert shares is not None
-        assert torch.equal(part.chains.frequencies, shares)
+        there = part.chains.frequencies
+        assert there is not None
+        assert torch.equal(there, shares)
         bond = bucket.space.block("bond")
         seen = float((bucket.worlds[:, bond.groups] == 0).double().mean())
         own = float(shares[bond.entries][0])
         assert own == pytest.approx((1 - SMOOTHING) * seen + SMOOTHING / bond.size, abs=0.03)
     assert all(
-        not torch.equal(a[: len(b)], b) for a, b in pairwise(found) if a is not None and b is not None
+        not torch.equal(a[: len(b)], b)
+        for a, b in pairwise(found)
+        if a is not None and b is not None
     )
 
 
