@@ -38,6 +38,7 @@ _HOMES = {
     "OneHotPotential": "potentials.function",
     "ValuesPotential": "potentials.function",
     "TablePotential": "potentials.function",
+    "LocalPotential": "potentials.local",
     "PiecesPotential": "potentials.pieces",
     "QuantifiedPotential": "potentials.quantified",
     "TemperedPotential": "potentials.tempered",
@@ -164,6 +165,7 @@ if TYPE_CHECKING:
     from nmln.potentials.function import ValuesPotential as ValuesPotential
     from nmln.potentials.graph import GraphPotential as GraphPotential
     from nmln.potentials.image import ImagePotential as ImagePotential
+    from nmln.potentials.local import LocalPotential as LocalPotential
     from nmln.potentials.pieces import PiecesPotential as PiecesPotential
     from nmln.potentials.quantified import QuantifiedPotential as QuantifiedPotential
     from nmln.potentials.tempered import TemperedPotential as TemperedPotential

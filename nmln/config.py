@@ -76,20 +76,20 @@ class LadderConfig:
     # and learn from data corrupted at the last rate
     method: Literal["noising", "tempering", "single"] = "noising"
     # probability that a group is corrupted, per level, noisiest first, the target last. `auto`: as many
-    # levels as the number of groups of the largest world needs for `swap`, from 0.08 to 0.001 (with
-    # `noise` = `marginals` from 0.25 to 0.003); the rates
-    # are chosen when a run starts, and recorded. A list of numbers is taken as it is
+    # levels as the largest worlds need for `swap`, from 0.08 to 0.001 (from 0.25 to 0.003 with
+    # `noise` = `marginals`); the rates are chosen when a run starts, and recorded. A list of numbers
+    # is taken as it is
     rates: tuple[float, ...] | Literal["auto"] = "auto"
-    # how a corrupted group changes. `uniform`: to one of its other categories, all equally likely, as in
-    # the paper; `marginals`: it is drawn again from the frequencies of its categories in the data, so
-    # that sparse worlds stay sparse (needs `model.base`)
-    noise: Literal["uniform", "marginals"] = "uniform"
     # temperatures for `tempering`, hottest first, the last one 1; not used by the other methods
     temperatures: tuple[float, ...] = (1.360489, 1.259712, 1.1664, 1.08, 1.0)
     # swap probability of neighbouring levels that `rates` = `auto` aims at, above 0 and below 1,
     # predicted for exactly noised levels; trained ones swap less. Raise it where pairs seldom swap; a
     # step takes time in proportion to the levels
     swap: float = 0.4
+    # how a corrupted group changes. `uniform`: to one of its other categories, all equally likely, as in
+    # the paper; `marginals`: it is redrawn from the frequencies of its categories in the data, so that
+    # sparse worlds stay sparse (needs `model.base`)
+    noise: Literal["uniform", "marginals"] = "uniform"
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values."""
@@ -134,8 +134,9 @@ class ModelConfig:
     # show the `graph` network the rings, which messages between neighbours cannot find: for every node
     # the size of the smallest ring that it lies on, and how many of its links lie on rings
     rings: bool = False
-    # count the neighbourhoods of nodes and the ends of ties, with a fixed start that the data give and
-    # one learned weight for each at every level; the network then learns what is not local
+    # add a local part: a number for every kind of node with the numbers of its neighbours, and for every
+    # tie with the kinds of its ends. They are first fitted to the data and then learned, per level, so
+    # that the network learns only what is not local (needs `model.base`, and a symmetric attribute)
     local: bool = False
     # seed of the first parameters of the networks; change it for an independent run
     seed: int = 0

@@ -83,8 +83,8 @@ class Ladder:
     ) -> "Ladder":
         """As few levels as give every pair of neighbours a predicted swap probability of `swap` or more.
 
-        The prediction is `overlap`; by default `swap_bound`, which depends on the number of free groups of
-        a world: the larger the world, the closer the levels. The first and the last rate are given,
+        The prediction is `overlap`; by default `swap_bound`, which depends on the number of free groups
+        of a world: the larger the world, the closer the levels. The first and the last rate are given,
         and all pairs have the same prediction.
         """
         if not 0 < swap < 1:
@@ -98,13 +98,16 @@ class Ladder:
         if free_groups < 1 or chance(*ends) >= swap:
             return ends
         needed, rates = _needed(free_groups, swap, ends), [target]
-        if free_groups < _MANY or needed < 2 * _MOST_LEVELS:  # otherwise there is no need to count
+        # Otherwise there is no need to count: the estimate is right, unless the prediction is another.
+        if overlap is not None or free_groups < _MANY or needed < 2 * _MOST_LEVELS:
             rates = _climbed(chance, swap, ends, _MOST_LEVELS)
         if rates[-1] < noisiest:
-            limit, possible = (
-                f"a ladder may have {_MOST_LEVELS}",
-                ends.swap_of(free_groups, _MOST_LEVELS),
-            )
+            possible = ends.swap_of(free_groups, _MOST_LEVELS)
+            if overlap is not None:
+                way = [ends.coordinate(rate) for rate in (target, rates[-1], noisiest)]
+                needed = 1 + ceil((len(rates) - 1) * (way[2] - way[0]) / (way[1] - way[0]))
+                possible = swap_with(_MOST_LEVELS, swap, needed)
+            limit = f"a ladder may have {_MOST_LEVELS}"
             raise too_many_levels(swap, free_groups, needed, limit, possible)
         low, high = swap, 1.0  # with as many levels, the largest probability that still gets there
         for _ in range(_SWAP_HALVINGS):
@@ -255,6 +258,11 @@ def too_many_levels(
     )
 
 
+def swap_with(levels: int, swap: float, needed: int) -> float:
+    """About the swap probability of so many even levels, where `needed` levels swap with this one."""
+    return erfc(_step(swap) * (needed - 1) / (levels - 1) / 2)
+
+
 def _length(free_groups: int, ends: Ladder) -> float:
     """The length of the way between two rates, for worlds of so many groups.
 
@@ -266,9 +274,12 @@ def _length(free_groups: int, ends: Ladder) -> float:
 
 def _needed(free_groups: int, swap: float, ends: Ladder) -> int:
     """About how many levels a ladder needs between two rates; right for large worlds."""
-    # erfc(step / 2) = swap, by the quantile of the normal distribution.
-    step = -(2**0.5) * NormalDist().inv_cdf(swap / 2)
-    return 1 + ceil(_length(free_groups, ends) / step)
+    return 1 + ceil(_length(free_groups, ends) / _step(swap))
+
+
+def _step(swap: float) -> float:
+    """The step s with erfc(s / 2) = swap, by the quantile of the normal distribution."""
+    return -(2**0.5) * NormalDist().inv_cdf(swap / 2)
 
 
 def _climbed(chance: Overlap, swap: float, ends: Ladder, most: int) -> list[float]:

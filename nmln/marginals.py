@@ -1,9 +1,9 @@
-"""Noise by marginals: a corrupted group is drawn again from the frequencies of its categories.
+"""Noise by marginals: a corrupted group is redrawn from the frequencies of its categories.
 
-Uniform noise fills a sparse world with ties that no datum has. Drawn again from their frequencies, groups
-keep their marginals at every rate: a molecule keeps its number of bonds, and at rate 1 the groups are
-independent. At rate nu a group keeps its category c with probability 1 - nu + nu m_c, and has another
-category d with probability nu m_d, where m are the frequencies.
+Uniform noise fills a sparse world with ties that no datum has. Redrawn from their frequencies, groups
+keep their marginals at every rate: a molecule keeps its number of bonds on average, and at rate 1 the
+groups are independent. At rate nu a group keeps its category c with probability 1 - nu + nu m_c, and
+takes another category d with probability nu m_d, where m are the frequencies.
 """
 
 from math import log
@@ -29,10 +29,11 @@ _TAIL = 12.0  # standard deviations on each side of the mean that the lattice ho
 
 
 def shares_of(space: Space, logs: Float[Tensor, " entries"]) -> Shares:
-    """The frequencies whose logarithms these are, up to a constant of each group."""
-    found = torch.empty(space.entries, dtype=torch.float64, device=logs.device)
+    """The frequencies whose logarithms these are, up to a constant of each group; on the CPU."""
+    logs = logs.detach().cpu().double()  # not every device has double precision
+    found = torch.empty(space.entries, dtype=torch.float64)
     for block in space.blocks:
-        own = space.entries_of(logs.double()[None], block).softmax(-1)
+        own = space.entries_of(logs[None], block).softmax(-1)
         space.entries_of(found[None], block).copy_(own)
     return found
 
@@ -50,7 +51,7 @@ def redraw(
     Args:
         space: the space of the worlds.
         values: the worlds to corrupt; they must agree with the evidence.
-        rate: the probability that a free group is drawn again, perhaps as it was.
+        rate: the probability that a free group is redrawn; it may be the same as before.
         shares: the frequencies that it is drawn from; with evidence, those of its allowed categories.
         rng: the generator that all random numbers are drawn from.
         evidence: the categories that are allowed; without it, all of them.
@@ -65,33 +66,32 @@ def redraw(
     else:
         places = bernoulli_places(flat.numel(), rate, rng, device)
     groups = places % space.groups
-    reached = _reached(space, shares.to(device), evidence)
+    reached = _reached(space, shares, evidence).to(device)
     uniform = torch.rand(len(places), generator=rng, dtype=torch.float64, device=device)
-    wanted = (uniform * reached[groups, -1])[:, None]
-    flat[places] = (wanted >= reached[groups]).sum(1).to(flat.dtype)
+    flat[places] = (uniform[:, None] >= reached[groups]).sum(1).to(flat.dtype)
     return drawn
 
 
 def _reached(
     space: Space, shares: Shares, evidence: Evidence | None
 ) -> Float64[Tensor, "groups categories"]:
-    """The sums of the frequencies up to each category of each group; only the last may be too large."""
+    """The sums of the frequencies up to each category; infinite from the last possible one.
+
+    So rounding cannot lead beyond it.
+    """
     table = by_group(space, shares, evidence)
-    reached = table.cumsum(1)
-    last = table > 0
-    # Rounding must not lead behind the last category that is possible.
-    behind = last.flip(1).cumsum(1).flip(1) == 0
-    reached[behind] = float("inf")
-    reached[:, -1] = table.sum(1)
-    return torch.where(behind, reached[:, -1:], reached) if bool(behind.any()) else reached
+    possible = (table > 0).long()
+    after = possible.flip(1).cumsum(1).flip(1) - possible
+    return table.cumsum(1).masked_fill(after == 0, float("inf"))
 
 
 def by_group(
     space: Space, shares: Shares, evidence: Evidence | None = None
 ) -> Float64[Tensor, "groups categories"]:
-    """The frequencies of each group that evidence leaves, filled up with zeros.
+    """The frequencies of the categories that evidence allows, one row for each group, padded with zeros.
 
-    An observed group has one category, and one whose allowed categories have no frequency draws each alike.
+    An observed group has one category. Where no allowed category has a frequency, all are equally
+    likely.
     """
     allowed = torch.ones(space.entries, dtype=torch.float64, device=shares.device)
     if evidence is not None:
@@ -132,12 +132,12 @@ def _allowed(space: Space, group: int, evidence: Evidence | None) -> Int64[Tenso
 
 
 def swap_prediction(space: Space, shares: Shares, rate: float, other: float) -> float:
-    """A lower bound on the mean probability of a swap, for worlds with independent groups of these shares.
+    """A lower bound on the mean probability of a swap, for worlds of independent groups of these shares.
 
-    As `nmln.noise.swap_bound`: worlds are a function of a datum and of what corruption made of it, and a
-    swap is accepted at least as often as one of both. The ratio depends on how many groups of each
-    category were kept, and on how many changed. Here groups are independent; in data, how many have
-    a category varies less, so that it is a prediction there, no bound.
+    It is found as `nmln.noise.swap_bound` is: a swap of two corrupted worlds is accepted at least as
+    often as a swap of the two pairs (datum, corrupted datum), whose ratio depends only on how many
+    groups of each category were kept, and on how many changed. The groups of real data are not
+    independent, so that it is a prediction for them, not a bound.
     """
     for number in (rate, other):
         check_rate(number, "a corruption rate")
@@ -164,8 +164,9 @@ def swap_prediction(space: Space, shares: Shares, rate: float, other: float) -> 
         count * (two - one**2).sum() for count, one, two in zip(counts, means, squares, strict=True)
     )
     width = max(_STEP, 2 * (abs(mean) + _TAIL * spread**0.5 + 1) / _PLACES)
-    where, law = np.arange(_PLACES), np.ones(_PLACES, dtype=complex)
-    turns = np.exp(2j * np.pi * where / _PLACES)
+    # Half of the characteristic function: that of real chances mirrors in the other half.
+    where, law = np.arange(_PLACES // 2 + 1), np.ones(_PLACES // 2 + 1, dtype=complex)
+    turns = np.exp(2j * np.pi * np.arange(_PLACES) / _PLACES)
     for step, pair, count in zip(steps, chances, counts, strict=True):
         places = np.rint(step / width).astype(int)
         for chance, sign in zip(pair, (1, -1), strict=True):
@@ -174,18 +175,18 @@ def swap_prediction(space: Space, shares: Shares, rate: float, other: float) -> 
                 for share, place in zip(chance, places, strict=True)
             )
             law *= one**count
-    change = width * np.where(where < _PLACES // 2, where, where - _PLACES)
-    at = np.fft.fft(law).real / _PLACES
+    change = width * _PLACES * np.fft.fftfreq(_PLACES)
+    at = np.fft.irfft(law.conj(), _PLACES)
     return float(np.clip((at * np.exp(np.minimum(change, 0))).sum(), 0.0, 1.0))
 
 
 def _of_block(space: Space, shares: Shares, block: Block) -> Float64[Tensor, " categories"]:
-    """The frequencies of an attribute, which are those of all its groups."""
+    """The frequencies of an attribute: all of its groups have the same."""
     return shares[block.entries][: block.size].double().cpu()
 
 
 def _kept(space: Space, shares: Shares, rate: float) -> float:
-    """The probability that a world with independent groups is not changed: with rate 0 nothing else swaps."""
+    """The probability that a world of independent groups is unchanged: only then it swaps at 0."""
     found = 0.0
     for block in space.blocks:
         if not block.count:

@@ -69,15 +69,15 @@ def check_ranges(value: Callable[[str], Any]) -> None:
         )
     if value("ladder.noise") == "marginals" and not value("model.base"):
         raise InputError(
-            "noise by marginals draws corrupted groups from the base term, but model.base is false. Set it "
+            "noise by marginals takes the frequencies of the base term, but model.base is false. Set it "
             "to true, or ladder.noise to uniform.",
             token="ladder.noise",
             kind="conflict",
         )
     if value("model.local") and not value("model.base"):
         raise InputError(
-            "the local part corrects the base term, but model.base is false. Set it to true, or model.local "
-            "to false.",
+            "the local part is fitted beside the base term, but model.base is false. Set it to true, or "
+            "model.local to false.",
             token="model.local",
             kind="conflict",
         )

@@ -98,7 +98,7 @@ def test_a_category_without_frequency_is_never_drawn() -> None:
 def test_the_prediction_is_the_swap_probability_of_worlds_with_their_changes(
     high: float, low: float
 ) -> None:
-    """A swap of pairs (datum, corrupted datum), by enumeration of one group and of two kinds of groups."""
+    """A swap of pairs (datum, corrupted datum), by enumeration of two groups."""
     space = Space(Language(Attribute("type", ("node",), tuple("abc"))), {"node": 2})
     shares = some_shares(space, 3)
     one = by_group(space, shares)[0]

@@ -86,7 +86,7 @@ def new_potential(
 ) -> TotalPotential:
     """The potential that training starts from, on the first domain.
 
-    Its base term has the marginals of corrupted worlds.
+    Its base term and its local part are fitted to corrupted data.
     """
     space, method = buckets[0].space, Method.of(config.ladder)
     step_memory(dealt(buckets, config, max(1, config.training.blocks)), config)
@@ -110,21 +110,23 @@ def _fitted_base(
 ) -> tuple[IndependentPotential, list[Tensor]]:
     """The base term, and corrupted data of every domain.
 
-    It has the marginals of corrupted worlds. Where corrupted groups are redrawn, it has the frequencies that
-    they are drawn from, at every level: nearly the same.
+    The base term has the marginals of the corrupted data. With noise by marginals it has instead, at
+    every level, the frequencies that groups are redrawn from, which are nearly the same.
     """
+    if not method.marginal:  # random numbers in the order of earlier versions: old runs continue
+        corrupted = [
+            method.corrupt(bucket.space, _chosen(bucket, method, rng), rng, None)
+            for bucket in buckets
+        ]
+        return _independent(buckets, corrupted), corrupted
     chosen = [_chosen(bucket, method, rng) for bucket in buckets]
-    if method.marginal:
-        clean = [worlds.expand(method.trained_levels, -1, -1) for worlds in chosen]
-        base = _independent(buckets, clean, SMOOTHING)
-        shares = [method.shares(base.on(bucket.space)) for bucket in buckets]
-    else:
-        base, shares = None, [None] * len(buckets)
+    clean = [worlds.expand(method.trained_levels, -1, -1) for worlds in chosen]
+    base = _independent(buckets, clean, SMOOTHING)
     corrupted = [
-        method.corrupt(bucket.space, worlds, rng, own)
-        for bucket, worlds, own in zip(buckets, chosen, shares, strict=True)
+        method.corrupt(bucket.space, worlds, rng, method.shares(base.on(bucket.space)))
+        for bucket, worlds in zip(buckets, chosen, strict=True)
     ]
-    return base or _independent(buckets, corrupted), corrupted
+    return base, corrupted
 
 
 def _independent(
@@ -205,7 +207,7 @@ def _completed(
     base: IndependentPotential | None,
     local: LocalPotential | None = None,
 ) -> TotalPotential:
-    """Add the base term, then the count of pieces: last, so that it can be added to a model later."""
+    """Add the base term and the local part, then the count of pieces, which a model may get later."""
     if config.model.base and base is not None:
         potential = potential.add(base)
     if config.model.local:

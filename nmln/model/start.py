@@ -10,6 +10,9 @@ from nmln.logic import WeightedFormula
 from nmln.model.combination import Combinable
 from nmln.potentials.base import BasePotential
 from nmln.potentials.inheritance import inherit
+from nmln.potentials.local import LocalPotential
+from nmln.potentials.pieces import PiecesPotential
+from nmln.potentials.total import TotalPotential
 from nmln.space import Space
 from nmln.training.method import Method
 
@@ -22,11 +25,11 @@ def started_settings(start: Combinable) -> Config:
 def check_settings(config: Config, start: Combinable) -> None:
     """Refuse another form of the potential than that of the other model.
 
-    Pieces may be counted where the other model did not: their weight starts at 0.
+    Pieces may be counted, or a local part added, where the other model did without: they start at 0.
     """
     wanted, known = asdict(config.model), asdict(start.config.model)
     for key, value in wanted.items():
-        added = key == "pieces" and value
+        added = key in ("pieces", "local") and value
         if key != "seed" and value != known[key] and not added:
             raise InputError(
                 f"model.{key} is {value}, but {known[key]} in the model whose weights are the start. "
@@ -45,8 +48,9 @@ def start_from(
     """Give a new potential the weights of another model over the same language.
 
     The domains and the levels may be others: each level takes the weights of the level with the nearest
-    rate. The base term stays that of the new data, and so do weights of values and formulas that the
-    other model does not have.
+    rate. The base term and the start of the local part stay those of the new data, and so do weights of
+    values and formulas that the other model does not have. Where the other model has no local part, its
+    network has learned what is local: then the start is zero.
     """
     language = potential.space.language
     check_settings(config, start)
@@ -65,4 +69,19 @@ def start_from(
         )
     there = start.potential.on(Space(start.space.language, potential.space.domain))
     known, own = (Method.of(one.ladder).noise for one in (start.config, config))
-    inherit(potential, there, [known.nearest(rate) for rate in own])
+    levels = [known.nearest(rate) for rate in own]
+    inherit(potential, there, levels)
+    if config.model.local and not start.config.model.local:
+        _without_start(potential, there, levels if start.config.model.pieces else [])
+
+
+def _without_start(potential: BasePotential, there: BasePotential, pieces: Sequence[int]) -> None:
+    """Zero the start of a new local part; take over the count of pieces, now one place later."""
+    assert isinstance(potential, TotalPotential)
+    assert isinstance(there, TotalPotential)
+    for part in potential.parts:
+        if isinstance(part, LocalPotential):
+            part.forget()
+    new, old = potential.parts[-1], there.parts[-1]
+    if pieces and isinstance(new, PiecesPotential) and isinstance(old, PiecesPotential):
+        inherit(new, old, pieces)

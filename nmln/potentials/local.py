@@ -1,11 +1,10 @@
-"""Neighbourhoods: every node with the numbers of its neighbours, every tie with its two ends.
+"""The local part of a model: every node with the numbers of its neighbours, every tie with its two ends.
 
-A cheap part of a model, beside which a network needs to learn only what is not local. Its start comes from
-the data, in closed form: chains have the right valences before anything is learned.
+It costs little, and leaves to the network only what is not local. It is first fitted to the data in
+closed form, so that chains have the right valences before anything is learned.
 """
 
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import product
 from math import prod
 
@@ -28,14 +27,17 @@ _MOST_AROUND = 512  # numbers of neighbours that are told apart, of all kinds to
 _MOST_COUNT = 7  # neighbours of one kind that are told apart
 _MOST_KINDS = 64  # kinds of nodes; where unary attributes make more, nodes are not told apart
 _FARTHEST = 30.0  # nats that a start may be away from zero
+_LEAST = 1e-300  # worlds in which a neighbourhood that no domain has room for is taken to occur
+_TABLE = 2**22  # cells of a table of pairs and nodes that is worth its memory
+_TOGETHER = 2**22  # groups that are counted at a time
 Frequencies = Float64[Tensor, " places"]
 
 
 class Neighbourhoods(nn.Module):
     """The numbers for one symmetric attribute, whose categories but the null one are ties.
 
-    A *kind* of node is a category of each of its unary attributes. The numbers of its neighbours are counted
-    by the category of their ties, each up to a cap.
+    A *kind* of node is a category of each of its unary attributes. The numbers of its neighbours are
+    counted by the category of their ties, each up to a cap.
     """
 
     def __init__(self, space: Space, levels: int, block: Block) -> None:
@@ -48,9 +50,7 @@ class Neighbourhoods(nn.Module):
         self.block, self.unary = block, unary
         self.kinds = prod(one.size for one in unary)
         self.ties = [category for category in range(block.size) if category != null]
-        caps = range(1, _MOST_COUNT + 1)
-        fitting = [cap for cap in caps if (cap + 1) ** len(self.ties) <= _MOST_AROUND]
-        self.cap = max(fitting, default=0)
+        self.cap = _cap_of(block)
         self.around = (self.cap + 1) ** len(self.ties)
         self.nodes, self.width = len(space.domain[sort]), space.groups
         sizes = (self.kinds * self.around, block.size * self.kinds**2)
@@ -61,8 +61,10 @@ class Neighbourhoods(nn.Module):
         groups = np.arange(block.count)
         ends = torch.from_numpy(np.stack(space.tuples(block, groups))).long()
         apart = ends[0] != ends[1]  # a tie of a node to itself has no other end
-        touches = torch.zeros(int(apart.sum()), self.nodes)
-        touches.scatter_(1, ends[:, apart].T, 1.0)
+        pairs = int(apart.sum())
+        touches = torch.zeros(pairs if pairs * self.nodes <= _TABLE else 0, self.nodes)
+        if len(touches):
+            touches.scatter_(1, ends[:, apart].T, 1.0)
         tables = {
             "ends": ends[:, apart],
             "groups": block.first_group + torch.from_numpy(groups)[apart],
@@ -73,7 +75,7 @@ class Neighbourhoods(nn.Module):
 
     ends: Int64[Tensor, "two pairs"]
     groups: Int64[Tensor, " pairs"]
-    touches: Float[Tensor, "pairs nodes"]
+    touches: Float[Tensor, "some nodes"]
 
     def kinds_of(self, values: Values) -> Int64[Tensor, "levels chains nodes"]:
         """The kind of every node."""
@@ -84,8 +86,16 @@ class Neighbourhoods(nn.Module):
 
     def counts_of(self, pairs: Values) -> list[Int64[Tensor, "levels chains nodes"]]:
         """How many ties of each category every node has."""
-        touches = self.touches
-        return [((pairs == tie).to(touches.dtype) @ touches).long() for tie in self.ties]
+        return [self._at_nodes((pairs == tie).to(self.touches.dtype)) for tie in self.ties]
+
+    def _at_nodes(self, there: Float[Tensor, "levels chains pairs"]) -> Tensor:
+        """How many of some pairs touch every node: a product with a table, where it fits."""
+        if len(self.touches) == there.shape[2]:
+            return (there @ self.touches).long()
+        found = there.new_zeros(*there.shape[:2], self.nodes)
+        for end in self.ends:
+            found.index_add_(2, end, there)
+        return found.long()
 
     def around_of(self, counts: Sequence[Tensor]) -> Tensor:
         """The number of a neighbourhood, by the numbers of ties of each category."""
@@ -187,14 +197,21 @@ class Neighbourhoods(nn.Module):
 
     # The start.
 
-    def frequencies(self, values: Values, level: int) -> tuple[Frequencies, Frequencies]:
+    def frequencies(
+        self, values: Values, level: int
+    ) -> tuple[Float64[Tensor, " nodes"], Float64[Tensor, " ties"]]:
         """How often each place of the two tables occurs per world."""
-        found = self.places(values[level : level + 1])
         sizes = self.node_start.shape[1], self.tie_start.shape[1]
-        return tuple(
-            torch.bincount(places.flatten().cpu(), minlength=size).double() / values.shape[1]
-            for places, size in zip(found, sizes, strict=True)
-        )  # type: ignore[return-value]
+        found = tuple(torch.zeros(size, dtype=torch.float64) for size in sizes)
+        for some in values[level : level + 1].split(max(1, _TOGETHER // values.shape[2]), dim=1):
+            for total, places, size in zip(found, self.places(some), sizes, strict=True):
+                total += torch.bincount(places.flatten().cpu(), minlength=size)
+        nodes, ties = (total / values.shape[1] for total in found)
+        return nodes, ties
+
+    def expected_ties(self, space: Space, logs: Float[Tensor, " entries"]) -> Frequencies:
+        """How many pairs of each category a world has where all groups are independent."""
+        return len(self.groups) * _marginals(space, logs, self.block)
 
     def expected(self, space: Space, logs: Float[Tensor, " entries"]) -> Frequencies:
         """How often each neighbourhood occurs per world where all groups are independent."""
@@ -222,24 +239,39 @@ class Neighbourhoods(nn.Module):
         """Names for the places of the two weights."""
         names = self.block.attribute.categories
         nodes = [tuple(one) for one in product(*(b.attribute.categories for b in self.unary))]
-        counts = product(range(self.cap + 1), repeat=len(self.ties))
+        numbers = [*range(self.cap), f"{self.cap} or more"]  # another cap, another meaning
         around = [
-            (tuple((names[t], n) for t, n in zip(self.ties, row, strict=True) if n), self.cap)
-            for row in counts
+            tuple((names[t], n) for t, n in zip(self.ties, row, strict=True) if n)
+            for row in product(numbers, repeat=len(self.ties))
+        ]
+        # Another language may list the two kinds in the other order: the label of a tie has none. The
+        # places whose first kind comes after the second are not used.
+        ends = [
+            tuple(sorted((one, other))) if at <= place else ("not used", one, other)
+            for at, one in enumerate(nodes)
+            for place, other in enumerate(nodes)
         ]
         return {
-            "node_weight": {1: [(node, one) for node in nodes for one in around]},
-            "tie_weight": {1: list(product(names, nodes, nodes))},
+            "node_weight": {1: list(product(nodes, around))},
+            "tie_weight": {1: list(product(names, ends))},
         }
 
 
+def _cap_of(block: Block) -> int:
+    """Up to how many neighbours of each category are told apart; 0 if there are too many categories."""
+    ties = block.size - 1
+    caps = range(1, _MOST_COUNT + 1)
+    return max((cap for cap in caps if (cap + 1) ** ties <= _MOST_AROUND), default=0)
+
+
 class LocalPotential(BasePotential):
-    """A sum over nodes and over ties, for every symmetric binary attribute with none or false.
+    """A sum over nodes and over ties, for every symmetric attribute with none or false.
 
     Each node has a number for its kind and for how many neighbours it has along each tie, up to a cap;
-    each tie one for its category and the kinds of its ends. A number is a fixed start, which `fit` takes
-    from data, plus a learned weight; every level has its own. Slopes are exact differences. A score takes
-    time in proportion to the number of groups.
+    each tie has one for its category and the kinds of its ends. A number is a fixed start, which `fit`
+    takes from data, plus a learned weight; every level has its own. Slopes are exact differences. A
+    score takes time in proportion to the number of groups. Attributes of more than nine values beside
+    none have no part in it.
     """
 
     def __init__(self, space: Space, levels: int) -> None:
@@ -247,17 +279,16 @@ class LocalPotential(BasePotential):
         chosen = [
             block
             for block in space.blocks
-            if block.attribute.symmetric and block.attribute.null is not None
+            if block.attribute.symmetric and block.attribute.null is not None and _cap_of(block)
         ]
-        parts = [Neighbourhoods(space, levels, block) for block in chosen]
-        if not parts or not all(part.cap for part in parts):
+        if not chosen:
             raise InputError(
-                "the local part counts ties of symmetric attributes that can say none or false and have "
-                "at most nine other values, but there are none here. Do without: set model.local=false.",
+                "the local part needs a symmetric attribute that can say none or false and has at most "
+                "nine other values, but the language has none. Do without: set model.local=false.",
                 token="model.local",
                 kind="unsupported",
             )
-        self.parts = nn.ModuleList(parts)
+        self.parts = nn.ModuleList([Neighbourhoods(space, levels, block) for block in chosen])
 
     def grounded(self, space: Space) -> "LocalPotential":
         new = sharing(self, space)
@@ -277,6 +308,13 @@ class LocalPotential(BasePotential):
     @property
     def dtype(self) -> torch.dtype:
         return self.each[0].node_weight.dtype
+
+    @torch.no_grad()
+    def forget(self) -> None:
+        """Set the start to zero, for a potential whose other parts know what is local already."""
+        for part in self.each:
+            part.node_start.zero_()
+            part.tie_start.zero_()
 
     def labels(self) -> dict[str, dict[int, Labels]]:
         return {
@@ -316,38 +354,56 @@ class LocalPotential(BasePotential):
     @torch.no_grad()
     def fit(
         self,
-        worlds: Sequence[tuple[Space, Values]],
+        worlds: Sequence[tuple[Space, Tensor]],
         base: IndependentPotential,
         shares: Sequence[float],
         prior: float = 1.0,
     ) -> None:
         """Start from worlds of one or several domains, at every level, beside the base term of the same.
 
-        The start is the Bethe approximation: for a node the logarithm of how often its neighbourhood
-        occurs, over how often it would if all groups were independent; for a tie the same with its
-        ends, given what is tied. If the neighbourhoods of a sparse world made a tree, their sum with the
-        base would have the local frequencies of the data. `prior` is how many independent worlds are added.
+        The start is the Bethe approximation, written as a correction of the base term. For a node it is
+        the logarithm of how often its neighbourhood occurs, over how often it would if all groups were
+        independent; for a tie the same with its ends, given the tie, less that of the tie itself, which
+        both ends have counted. The sum with the base is exact for worlds of two nodes whose kinds are
+        independent where nothing ties them, and has nearly the local frequencies of the data where the
+        ties of a sparse world make few rings.
+
+        Args:
+            worlds: the domains, each with its worlds: levels, worlds, groups.
+            base: the base term, which holds the marginals of independent groups.
+            shares: the share of each domain in the data.
+            prior: how many independent worlds are added to those that are counted.
         """
         copies = sum(values.shape[1] for _, values in worlds)
         grounded = [self.on(space) for space, _ in worlds]
         for number, own in enumerate(self.each):
             parts = [one.each[number] for one in grounded if isinstance(one, LocalPotential)]
             for level in range(self.levels):
-                nodes, ties, expected = [], [], []
+                seen, expected = [], []
                 for part, (space, values), share in zip(parts, worlds, shares, strict=True):
-                    logs = base.on(space).table[level]  # type: ignore[union-attr]
-                    seen = part.frequencies(values, level)
-                    nodes.append(share * seen[0])
-                    ties.append(share * seen[1])
-                    expected.append(share * part.expected(space, logs))
-                independent = torch.stack(expected).sum(0)
-                mixed = (copies * torch.stack(nodes).sum(0) + prior * independent) / (
-                    copies + prior
+                    logs = _table_on(base, space)[level]
+                    seen.append([share * one for one in part.frequencies(values, level)])
+                    independent = part.expected(space, logs), part.expected_ties(space, logs)
+                    expected.append([share * one for one in independent])
+                nodes, ties = (torch.stack(each).sum(0) for each in zip(*seen, strict=True))
+                by_node, by_tie = (
+                    torch.stack(each).sum(0).clamp(min=_LEAST)
+                    for each in zip(*expected, strict=True)
                 )
-                ratio = mixed.log() - independent.clamp(min=1e-300).log()
-                own.node_start[level] = ratio.clamp(-_FARTHEST, _FARTHEST).to(own.node_start)
-                seen_ties = copies * torch.stack(ties).sum(0)
-                own.tie_start[level] = _of_ends(seen_ties, own, prior).to(own.tie_start)
+                weights = copies / (copies + prior), prior / (copies + prior)
+                more = ((weights[0] * nodes + weights[1] * by_node) / by_node).log()
+                own.node_start[level] = more.clamp(-_FARTHEST, _FARTHEST).to(own.node_start)
+                counts = ties.view(len(by_tie), -1).sum(1)
+                twice = ((weights[0] * counts + weights[1] * by_tie) / by_tie).log()
+                ends = _of_ends(copies * ties, own, prior).view(len(by_tie), -1)
+                found = (ends - (twice - twice[own.block.attribute.null])[:, None]).flatten()
+                own.tie_start[level] = found.clamp(-_FARTHEST, _FARTHEST).to(own.tie_start)
+
+
+def _table_on(base: IndependentPotential, space: Space) -> Float[Tensor, "levels entries"]:
+    there = base.on(space)
+    assert isinstance(there, IndependentPotential)
+    return there.table
 
 
 def _of_ends(seen: Frequencies, part: Neighbourhoods, prior: float) -> Frequencies:

@@ -12,10 +12,12 @@ from nmln.config import ChainConfig
 from nmln.exchange import start_walkers
 from nmln.kernels.registry import kernel_named
 from nmln.noise import uniform
+from nmln.partition.annealing import AnnealingPath, anneal, equal_steps
 from nmln.potentials.base import BasePotential
 from nmln.potentials.counted import Counted
 from nmln.potentials.independent import IndependentPotential
-from nmln.potentials.total import TotalPotential
+from nmln.potentials.local import LocalPotential
+from nmln.potentials.total import TotalPotential, base_of
 from nmln.sampler import advance, start
 from nmln.training.method import Method
 from nmln.types import Evaluations, Info, State, SwapInfo, Tuning, Values
@@ -24,6 +26,9 @@ _LEAST_GAIN = 0.05  # step sizes keep following a target that changes
 _MOST_MOVES = 4  # times the configured number, where they follow the acceptance
 _LEAST_SHARE = 0.7  # of the chains that must still count when they are resampled
 _DRAWS = 1000  # worlds that the first log Z is estimated from
+_LEAST_DRAWS = 0.1  # of the worlds that chains start from must count
+_EVEN = 0.5  # share of draws that count, below which they are annealed to the local part
+_ANNEALED, _STEPS, _STEP_MOVES = 200, 50, 2  # chains, steps, and moves in each
 
 
 class Followed(NamedTuple):
@@ -75,7 +80,7 @@ class Chains:
         if self.config.start == "noise":
             return uniform(self.space, levels, replicas, self.rng)
         if self.config.start == "model" and self.method.temperatures is None:
-            shares = log_weights.softmax(1).to(self.worlds.device)
+            shares = tempered_weights(log_weights, _LEAST_DRAWS).to(self.worlds.device)
             chosen = torch.multinomial(shares, replicas, replacement=True, generator=self.rng)
             return torch.stack([draws[level, row] for level, row in enumerate(chosen.cpu())]).to(
                 self.worlds.device
@@ -247,12 +252,24 @@ def initial_draws(
     """Worlds of the base term, or uniform ones, with the logarithms of their importance weights.
 
     Before the first update a network adds little to its base, so that the weights are nearly equal:
-    their mean is Z. The draws have a generator of their own, to be the same on every process.
+    their mean is Z. A local part adds much: then fewer draws are annealed to it first. The draws have
+    a generator of their own, to be the same on every process.
     """
-    parts = potential.parts if isinstance(potential, TotalPotential) else ()
-    base = next((part for part in parts if isinstance(part, IndependentPotential)), None)
+    parts = list(potential.parts) if isinstance(potential, TotalPotential) else []
+    base = base_of(potential)
     if base is None:
         table = torch.zeros(potential.levels, potential.space.entries, dtype=potential.dtype)
         base = IndependentPotential(potential.space, table)
-    draws = base.draw(count, Generator().manual_seed(0))  # on the CPU, whatever the device
-    return draws, (potential.score(draws) - base.score(draws)).double() + base.log_z[:, None]
+    rng = Generator().manual_seed(0)
+    draws = base.draw(count, rng)  # on the CPU, whatever the device
+    weights = (potential.score(draws) - base.score(draws)).double() + base.log_z[:, None]
+    local = [part for part in parts if isinstance(part, LocalPotential)]
+    if not local or float(effective_share(weights.softmax(1)).min()) > _EVEN:
+        return draws, weights
+    cheap = TotalPotential([base, *local])
+    kernel = kernel_named("balanced", potential.space)
+    state = kernel.init(cheap, draws[:, :_ANNEALED])
+    path, steps = AnnealingPath(cheap, base), equal_steps(_STEPS)
+    gained, state = anneal(path, kernel, state, steps, rng, moves=_STEP_MOVES, tick=lambda: None)
+    more = (potential.score(state.values) - cheap.score(state.values)).double()
+    return state.values, gained + more + base.log_z[:, None]

@@ -22,7 +22,7 @@ class Method:
 
     noise: Ladder  # the rates that the data are corrupted at, one for each trained level
     temperatures: Temperatures | None = None
-    marginal: bool = False  # corrupted groups are drawn from their frequencies
+    marginal: bool = False  # corrupted groups are redrawn from their frequencies
 
     @staticmethod
     def of(config: LadderConfig) -> "Method":
@@ -66,9 +66,9 @@ class Method:
         return values[-self.trained_levels :]
 
     def shares(self, potential: BasePotential) -> Shares | None:
-        """The frequencies that corrupted groups are drawn from on the domain of a potential.
+        """The frequencies that corrupted groups are redrawn from on the domain of a potential.
 
-        They come with its base term. None if groups change uniformly.
+        They are those of its base term; None if groups change uniformly.
         """
         if not self.marginal:
             return None
@@ -83,7 +83,7 @@ class Method:
         rng: Generator,
         shares: Shares | None,
     ) -> Values:
-        """Data for every trained level; `shares` are those of the potential."""
+        """Corrupted data for every trained level; `shares` is what `shares` gives for the potential."""
         return self.noise.corrupt(space, worlds, rng, shares=shares)
 
     def starts(

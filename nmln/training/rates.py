@@ -7,7 +7,7 @@ from functools import partial
 from nmln.buckets import Bucket
 from nmln.config import Config
 from nmln.errors import InputError
-from nmln.ladders import TARGET, Ladder, Overlap, too_many_levels
+from nmln.ladders import TARGET, Ladder, Overlap, swap_with, too_many_levels
 from nmln.marginals import SMOOTHING, shares_of, swap_prediction
 from nmln.memory import bytes_text, machine_memory
 from nmln.potentials.independent import IndependentPotential
@@ -16,7 +16,7 @@ from nmln.training.sizes import Dealt, dealt, step_memory
 from nmln.training.trainer import Trainer
 
 MOST_REDRAWN, LEAST_REDRAWN = 0.25, 0.003
-"""The first and the last rate of ladders whose groups are redrawn from their frequencies."""
+"""The first and the last rate of ladders that redraw groups from their frequencies."""
 
 _SEEN = 10_000  # worlds that the frequencies are counted in
 
@@ -55,7 +55,9 @@ def with_rates(config: Config, buckets: Sequence[Bucket]) -> Config:
         len(ladder),
         f"the memory of the machine ({bytes_text(machine_memory())}) allows {fewest} with this model "
         "and these chains",
-        ladder.swap_of(groups, fewest),
+        swap_with(fewest, config.ladder.swap, len(ladder))
+        if marginal
+        else ladder.swap_of(groups, fewest),
     )
 
 
@@ -65,7 +67,7 @@ def free_groups(spaces: Iterable[Space]) -> int:
 
 
 def predicted_of(trainer: Trainer) -> tuple[float, ...]:
-    """The swap probabilities of neighbouring levels to expect on the largest domain of a training."""
+    """The predicted swap probabilities of neighbouring levels, on the largest domain of a training."""
     if trainer.method.temperatures is not None:
         return ()
     largest = max(
@@ -78,7 +80,7 @@ def predicted_of(trainer: Trainer) -> tuple[float, ...]:
 
 
 def _overlap(buckets: Sequence[Bucket]) -> Overlap:
-    """Predicted swaps between rates at which the groups of the largest space are redrawn."""
+    """The prediction of swaps for the largest space, whose groups are redrawn from their frequencies."""
     largest = max(buckets, key=lambda bucket: free_groups([bucket.space]))
     base = IndependentPotential.fit(
         largest.space, largest.worlds[:_SEEN][None], smoothing=SMOOTHING

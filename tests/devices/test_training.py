@@ -52,6 +52,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "from the model": {"chains": {"start": "model", "kernel": "path"}},
     "warm start": {"training": {"warm_start": 2, "corruption": "epoch"}},
     "tempering": {"ladder": {"method": "tempering"}},
+    "noise by marginals": {"ladder": {"noise": "marginals"}, "model": {"local": True}},
     "plain": {"optimiser": {"method": "sgd", "common": 0.0, "average": 0.0, "energy_penalty": 0.1}},
 }
 
@@ -72,7 +73,7 @@ def test_a_step_is_the_same_on_a_device(name: str) -> None:
     assert found[-1].gap == pytest.approx(measured[-1].gap, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["as it is", "two blocks", "weighted"])
+@pytest.mark.parametrize("name", ["as it is", "two blocks", "weighted", "noise by marginals"])
 def test_a_step_needs_no_double_precision_on_the_device(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

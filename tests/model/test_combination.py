@@ -9,7 +9,10 @@ from nmln.config import configure, override
 from nmln.errors import InputError
 from nmln.formats.mln import parse_mln
 from nmln.model import Model
+from nmln.potentials.total import TotalPotential
 from nmln.space import Space
+from tests.model.test_domains import CONFIG as DOMAIN_CONFIG
+from tests.model.test_domains import buckets
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -61,6 +64,42 @@ def test_the_score_is_the_mean(potential: str, bound: float, pieces: bool) -> No
     assert torch.allclose(
         whole.level(-1).score(WORLDS[None])[0], scores(whole)[-1], atol=1e-5
     )  # one level alone
+
+
+def test_one_local_part_and_the_mean_of_them_serve_several_networks() -> None:
+    config = override(
+        DOMAIN_CONFIG, {"model.local": True, "model.pieces": True, "ladder.noise": "marginals"}
+    )
+    data = buckets()[1]
+    models = [
+        Model.build([data], config=override(config, {"model.seed": seed, "model.networks": 2}))
+        for seed in range(2)
+    ]
+    rng = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for model in models:
+            for name, tensor in model.potential.state_dict().items():
+                if not name.endswith("known_sizes"):
+                    tensor.add_(0.3 * torch.randn(tensor.shape, generator=rng))
+    worlds = data.worlds.expand(3, -1, -1)
+    whole = Model.combined(models)
+    assert isinstance(whole.potential, TotalPotential)
+    kinds = [type(part).__name__ for part in whole.potential.parts]
+    assert kinds[4:] == ["IndependentPotential", "LocalPotential", "PiecesPotential"]
+    mean = torch.stack([model.potential.score(worlds) for model in models]).mean(0)
+    assert torch.allclose(whole.potential.score(worlds), mean, atol=1e-4)
+    weighed = whole.weighed(data.worlds, steps=1)
+    assert not any(
+        torch.equal(one, other)
+        for name, one in weighed.potential.named_parameters()
+        if name.startswith("betas") and one.requires_grad
+        for other in [dict(whole.potential.named_parameters())[name]]
+        if name in ("betas.0", "betas.1")
+    )
+    with pytest.raises(InputError, match=r"differ in ladder\.noise"):
+        Model.combined(
+            [models[0], Model.build([data], config=override(config, {"ladder.noise": "uniform"}))]
+        )
 
 
 def test_a_combination_is_one_model_among_others(tmp_path: Path) -> None:

@@ -67,3 +67,47 @@ def test_pieces_can_be_counted_from_now_on_and_a_fit_starts_there() -> None:
     fitted = Model.fit([buckets()[1]], config=override(config, {"training.steps": 1}), start=old)
     moved = fitted.potential.state_dict()["parts.0.potential.update.0"]
     assert torch.allclose(moved, weights["parts.0.potential.update.0"], atol=0.1)
+
+
+@pytest.mark.parametrize("pieces", [False, True])
+def test_a_local_part_that_is_added_starts_at_zero(pieces: bool) -> None:
+    plain = replace(CONFIG, model=replace(CONFIG.model, pieces=pieces))
+    data = [buckets()[1]]
+    old = Model.build(data, config=plain)
+    with torch.no_grad():
+        for parameter in old.potential.parameters():
+            if parameter.requires_grad:
+                parameter += 0.1
+    config = replace(CONFIG, model=replace(CONFIG.model, pieces=True, local=True))
+    made = Model.build(data, config=config, start=old)
+    values = data[0].worlds[:5].expand(3, -1, -1).clone()
+    values[:, 0] = 0  # with several pieces
+    assert torch.allclose(made.potential.score(values), old.potential.score(values))
+    fresh = Model.build(data, config=config).potential.score(values)
+    assert not torch.allclose(made.potential.score(values), fresh)
+
+
+def test_a_local_part_keeps_its_learned_weights_and_gets_the_start_of_the_new_data() -> None:
+    config = override(CONFIG, {"model.local": True, "ladder.noise": "marginals"})
+    old = Model.build([buckets()[1]], config=config)
+    with torch.no_grad():
+        for name, parameter in old.potential.named_parameters():
+            if name.endswith(("node_weight", "tie_weight")):
+                parameter += torch.arange(3.0)[:, None]
+    made = Model.build([buckets()[2]], config=config, start=old)
+    fresh = Model.build([buckets()[2]], config=config)
+    here, there, new = (one.potential.state_dict() for one in (made, old, fresh))
+    for name in here:
+        if name.endswith("_weight") and ".parts.0." in name:
+            assert torch.equal(here[name], there[name])
+            assert here[name].any()
+        elif name.endswith("_start"):
+            assert torch.equal(here[name], new[name])
+            assert not torch.equal(here[name], there[name])
+
+
+def test_a_local_part_cannot_be_left_out() -> None:
+    old = Model.build([buckets()[1]], config=override(CONFIG, {"model.local": True}))
+    with pytest.raises(InputError) as error:
+        Model.build([buckets()[1]], config=CONFIG, start=old)
+    assert error.value.token == "model.local"

@@ -20,6 +20,7 @@ from nmln.potentials.function import OneHotPotential, TablePotential, ValuesPote
 from nmln.potentials.graph import GraphPotential
 from nmln.potentials.image import ImagePotential
 from nmln.potentials.independent import IndependentPotential
+from nmln.potentials.local import LocalPotential
 from nmln.potentials.pieces import PiecesPotential
 from nmln.potentials.quantified import QuantifiedPotential
 from nmln.potentials.scaled import ScaledPotential
@@ -142,6 +143,10 @@ def scaled(space: Space, rng: Generator) -> BasePotential:
     return ScaledPotential(GraphPotential(space, LEVELS, 2, 8, rng=rng), (0.3, 2.0))
 
 
+def local(space: Space, rng: Generator) -> BasePotential:
+    return LocalPotential(space, LEVELS)
+
+
 def pieces(space: Space, rng: Generator) -> BasePotential:
     return PiecesPotential(space, LEVELS)
 
@@ -177,10 +182,21 @@ CASES = [
     Case("total", MOLECULES, total),
     Case("tempered", MOLECULES, tempered),
     Case("scaled", MOLECULES, scaled),
+    Case("local", MOLECULES, local),
+    Case("local of sorts", SORTS, local),
     Case("pieces", MOLECULES, pieces),
     Case("pieces of sorts", SORTS, pieces),
 ]
-EXACT_SLOPES = {"pieces", "pieces of sorts", "formula", "values function", "table", "independent"}
+EXACT_SLOPES = {
+    "local",
+    "local of sorts",
+    "pieces",
+    "pieces of sorts",
+    "formula",
+    "values function",
+    "table",
+    "independent",
+}
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name)

@@ -34,11 +34,11 @@ def test_large_worlds_are_fitted_to_as_many_copies_as_fit(monkeypatch: pytest.Mo
     worlds = uniform(SPACE, 1, 5, Generator().manual_seed(0))[0]
     config = configure({"ladder": {"rates": [0.1, 0.01]}, "model": {"layers": 1, "hidden": 4}})
     seen: list[int] = []
-    corrupted = assembly._corrupted
+    chosen = assembly._chosen
     monkeypatch.setattr(
         assembly,
-        "_corrupted",
-        lambda *given: seen.append((found := corrupted(*given)).shape[1]) or found,
+        "_chosen",
+        lambda *given: seen.append(len(found := chosen(*given))) or found,
     )
     Model.build([Bucket(SPACE, worlds)], config=config)
     monkeypatch.setattr(assembly, "_MOST_BYTES", 30 * 2 * SPACE.groups)

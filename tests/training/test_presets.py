@@ -1,4 +1,4 @@
-"""Every preset of the older models and of the paper makes some steps on molecules."""
+"""Every preset of the older models, of the paper and of molecules makes some steps on molecules."""
 
 import math
 
@@ -13,7 +13,7 @@ from tests.runs.main_jobs import MOLECULES
 SMALL = {"training.steps": 3, "training.batch": 4}
 
 
-@pytest.mark.parametrize("name", ["s1", "s2", "s3", "s4", "s5", "star", "paper"])
+@pytest.mark.parametrize("name", ["s1", "s2", "s3", "s4", "s5", "star", "paper", "molecules"])
 def test_a_preset_trains_some_steps(name: str, unchecked: None) -> None:
     config = override(configure({}, preset=name), SMALL)
     if config.model.layers == 10:  # its size is tested elsewhere, and takes seconds

@@ -127,7 +127,7 @@ def test_tempering_and_single_train_on_data_at_the_target_rate() -> None:
     many = torch.zeros(4000, SPACE.groups, dtype=SPACE.dtype)
     for method in ("tempering", "single"):
         config = settings({"ladder.method": method})
-        corrupted = Method.of(config.ladder).corrupt(SPACE, many, rng)
+        corrupted = Method.of(config.ladder).corrupt(SPACE, many, rng, None)
         assert corrupted.shape[0] == 1
         assert float(corrupted.double().mean()) == pytest.approx(0.05, abs=0.004)
 
