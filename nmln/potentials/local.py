@@ -5,6 +5,7 @@ closed form, so that chains have the right valences before anything is learned.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import product
 from math import prod
 
