@@ -20,8 +20,9 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "small": {},
     "molecules": {
         "ladder": {"noise": "marginals"},
-        "model": {"pieces": True, "local": True},
-        "chains": {"replicas": 200},
+        "model": {"pieces": True, "rings": True, "local": True},
+        "chains": {"kernel": "screened", "replicas": 200},
+        "sampling": {"kernel": "screened"},
         "optimiser": {"weight_decay": 0.5, "spread": 3.0},
         "training": {"batch": 200},
     },
