@@ -40,6 +40,7 @@ _HOMES = {
     "TablePotential": "potentials.function",
     "LocalPotential": "potentials.local",
     "PiecesPotential": "potentials.pieces",
+    "RingsPotential": "potentials.rings",
     "QuantifiedPotential": "potentials.quantified",
     "TemperedPotential": "potentials.tempered",
     "TotalPotential": "potentials.total",
@@ -168,6 +169,7 @@ if TYPE_CHECKING:
     from nmln.potentials.local import LocalPotential as LocalPotential
     from nmln.potentials.pieces import PiecesPotential as PiecesPotential
     from nmln.potentials.quantified import QuantifiedPotential as QuantifiedPotential
+    from nmln.potentials.rings import RingsPotential as RingsPotential
     from nmln.potentials.tempered import TemperedPotential as TemperedPotential
     from nmln.potentials.total import TotalPotential as TotalPotential
     from nmln.recording import Recorder as Recorder

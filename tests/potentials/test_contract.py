@@ -23,6 +23,7 @@ from nmln.potentials.independent import IndependentPotential
 from nmln.potentials.local import LocalPotential
 from nmln.potentials.pieces import PiecesPotential
 from nmln.potentials.quantified import QuantifiedPotential
+from nmln.potentials.rings import RingsPotential
 from nmln.potentials.scaled import ScaledPotential
 from nmln.potentials.tempered import TemperedPotential
 from nmln.potentials.total import TotalPotential
@@ -151,6 +152,10 @@ def pieces(space: Space, rng: Generator) -> BasePotential:
     return PiecesPotential(space, LEVELS)
 
 
+def rings(space: Space, rng: Generator) -> BasePotential:
+    return RingsPotential(space, lambda seen: GraphPotential(seen, LEVELS, 2, 8, rng=rng))
+
+
 CASES = [
     Case("graph", MOLECULES, graph()),
     Case("graph wide", MOLECULES, graph(2, 96)),
@@ -186,6 +191,8 @@ CASES = [
     Case("local of sorts", SORTS, local),
     Case("pieces", MOLECULES, pieces),
     Case("pieces of sorts", SORTS, pieces),
+    Case("rings", MOLECULES, rings),
+    Case("rings of sorts", SORTS, rings),
 ]
 EXACT_SLOPES = {
     "local",
