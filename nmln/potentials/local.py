@@ -138,7 +138,8 @@ class Neighbourhoods(nn.Module):
             kept.append(table.contiguous())
             return kept[-1].data_ptr()
 
-        part = part_of(self, *(table.double() for table in self.tables()), at)
+        nodes, ties = (table.double() for table in self.tables())
+        part = part_of(self, nodes, ties, at)
         scores = torch.zeros(values.shape[:2], dtype=torch.float64)
         library.neighbourhoods(
             part, self.nodes * (1 + len(self.ties)), values.int().contiguous(), scores

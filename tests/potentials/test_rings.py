@@ -64,7 +64,8 @@ def test_rings_are_those_of_a_library(
 
 def ring(size: int, start: int = 0) -> list[tuple[int, int]]:
     nodes = [start + number for number in range(size)]
-    return [tuple(sorted((a, b))) for a, b in zip(nodes, nodes[1:] + nodes[:1], strict=True)]
+    pairs = zip(nodes, nodes[1:] + nodes[:1], strict=True)
+    return [(min(pair), max(pair)) for pair in pairs]
 
 
 def world_of(space: Space, edges: list[tuple[int, int]]) -> Tensor:
