@@ -231,14 +231,12 @@ def main() -> None:
         print(table(stored()))
         return
     torch.set_num_threads(1)
-    changes = dict(text.split("=", 1) for text in given.set)
     config = override(
-        configure({"data": {"source": given.data}}, preset=given.preset),
-        {key: _value(value) for key, value in changes.items()},
+        configure({"data": {"source": given.data}}, preset=given.preset), parsed(given.set)
     )
     start = None if given.start is None else load(given.start)
     row = run(given.name, config, given.minutes, given.keep, start)
-    row |= {"set": changes}
+    row |= {"set": dict(text.split("=", 1) for text in given.set)}
     if given.preset != "small":
         row |= {"preset": given.preset}
     if given.start is not None:
@@ -246,6 +244,11 @@ def main() -> None:
     rows = [old for old in stored() if (old["name"], old["data"]) != (row["name"], row["data"])]
     write_lines(RESULTS, [json.dumps(plain([*rows, row]), indent=1)])
     print(table([row]))
+
+
+def parsed(changes: Sequence[str]) -> dict[str, Any]:
+    """Settings that are given as KEY=VALUE."""
+    return {key: _value(value) for key, value in (text.split("=", 1) for text in changes)}
 
 
 def _value(text: str) -> Any:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from benchmarks.quality import LOOK, SHARES, Clock, _value, steps_in, until_divergence
+from benchmarks.quality import LOOK, SHARES, Clock, parsed, steps_in, until_divergence
 from nmln.config import Config, configure, override
 from nmln.files import plain, write_json
 from nmln.model import Model, load
@@ -194,14 +194,12 @@ def main() -> None:
         print(table(stored()))
         return
     torch.set_num_threads(1)
-    changes = dict(text.split("=", 1) for text in given.set)
     config = override(
-        configure({"data": {"source": given.data}}, preset=given.preset),
-        {key: _value(value) for key, value in changes.items()},
+        configure({"data": {"source": given.data}}, preset=given.preset), parsed(given.set)
     )
     start = None if given.start is None else load(given.start)
     row = run(given.name, config, given.minutes, given.keep, start)
-    row |= {"preset": given.preset, "set": changes}
+    row |= {"preset": given.preset, "set": dict(text.split("=", 1) for text in given.set)}
     if given.start is not None:
         row |= {"from": given.start.name}
     rows = [old for old in stored() if (old["name"], old["data"]) != (row["name"], row["data"])]
