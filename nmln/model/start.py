@@ -3,15 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+import torch
+
 from nmln.config import Config
 from nmln.errors import InputError
 from nmln.language import difference
 from nmln.logic import WeightedFormula
+from nmln.model.assembly import networks_of
 from nmln.model.combination import Combinable
 from nmln.potentials.base import BasePotential
-from nmln.potentials.inheritance import inherit
+from nmln.potentials.bounded import BoundedPotential
+from nmln.potentials.inheritance import inherit, labels_of
 from nmln.potentials.local import LocalPotential
 from nmln.potentials.pieces import PiecesPotential
+from nmln.potentials.rings import RingsPotential
 from nmln.potentials.total import TotalPotential
 from nmln.space import Space
 from nmln.training.method import Method
@@ -25,11 +30,12 @@ def started_settings(start: Combinable) -> Config:
 def check_settings(config: Config, start: Combinable) -> None:
     """Refuse another form of the potential than that of the other model.
 
-    Pieces may be counted, or a local part added, where the other model did without: they start at 0.
+    Pieces may be counted, a local part added, or rings shown where the other model did without: they
+    start at 0.
     """
     wanted, known = asdict(config.model), asdict(start.config.model)
     for key, value in wanted.items():
-        added = key in ("pieces", "local") and value
+        added = key in ("pieces", "local", "rings") and value
         if key != "seed" and value != known[key] and not added:
             raise InputError(
                 f"model.{key} is {value}, but {known[key]} in the model whose weights are the start. "
@@ -71,8 +77,39 @@ def start_from(
     known, own = (Method.of(one.ladder).noise for one in (start.config, config))
     levels = [known.nearest(rate) for rate in own]
     inherit(potential, there, levels)
+    if config.model.rings and not start.config.model.rings:
+        for new, old in zip(
+            _networks(potential, config), _networks(there, start.config), strict=True
+        ):
+            _blind(new, old, levels)
     if config.model.local and not start.config.model.local:
         _without_start(potential, there, levels if start.config.model.pieces else [])
+
+
+def _networks(potential: BasePotential, config: Config) -> list[BasePotential]:
+    """The networks of a model, without the bound on their scores."""
+    assert isinstance(potential, TotalPotential)
+    networks = list(potential.parts)[: networks_of(config.model)]
+    found = [one.potential if isinstance(one, BoundedPotential) else one for one in networks]
+    return [one for one in found if isinstance(one, BasePotential)]
+
+
+def _blind(new: BasePotential, old: BasePotential, levels: Sequence[int]) -> None:
+    """Give a network that sees rings the weights of one that does not, and rings no weight."""
+    assert isinstance(new, RingsPotential)
+    inherit(new.potential, old, levels)
+    own = {one.name for one in new.space.language}
+    rings = {one.name for one in new.potential.space.language} - own
+    for name, axes in labels_of(new.potential).items():
+        for axis, labels in axes.items():
+            places = [
+                place
+                for place, label in enumerate(labels)
+                if isinstance(label, tuple) and label[0] in rings
+            ]
+            with torch.no_grad():
+                weight = new.potential.get_parameter(name)
+                weight.index_fill_(axis, torch.tensor(places, dtype=torch.int64), 0.0)
 
 
 def _without_start(potential: BasePotential, there: BasePotential, pieces: Sequence[int]) -> None:

@@ -69,6 +69,17 @@ def test_pieces_can_be_counted_from_now_on_and_a_fit_starts_there() -> None:
     assert torch.allclose(moved, weights["parts.0.potential.update.0"], atol=0.1)
 
 
+@pytest.mark.parametrize("bound", [0.0, 50.0])
+def test_rings_that_are_shown_from_now_on_mean_nothing_at_first(bound: float) -> None:
+    plain = override(CONFIG, {"model.bound": bound})
+    old = Model.build([buckets()[1]], config=plain)
+    made = Model.build([buckets()[1]], config=override(plain, {"model.rings": True}), start=old)
+    values = buckets()[1].worlds[:5].expand(3, -1, -1)
+    assert torch.allclose(made.potential.score(values), old.potential.score(values))
+    fresh = Model.build([buckets()[1]], config=override(plain, {"model.rings": True}))
+    assert not torch.allclose(made.potential.score(values), fresh.potential.score(values))
+
+
 @pytest.mark.parametrize("pieces", [False, True])
 def test_a_local_part_that_is_added_starts_at_zero(pieces: bool) -> None:
     plain = replace(CONFIG, model=replace(CONFIG.model, pieces=pieces))
