@@ -76,9 +76,9 @@ class LadderConfig:
     # and learn from data corrupted at the last rate
     method: Literal["noising", "tempering", "single"] = "noising"
     # probability that a group is corrupted, per level, noisiest first, the target last. `auto`: as many
-    # levels as the largest worlds need for `swap`, from 0.08 to 0.001 (from 0.25 to 0.003 with
-    # `noise` = `marginals`); the rates are chosen when a run starts, and recorded. A list of numbers
-    # is taken as it is
+    # levels as the largest worlds need for `swap`, from 0.08 to 0.001; with `noise` = `marginals` from
+    # 0.25 to where 0.03 groups of a world change. The rates are chosen when a run starts, and recorded.
+    # A list of numbers is taken as it is
     rates: tuple[float, ...] | Literal["auto"] = "auto"
     # temperatures for `tempering`, hottest first, the last one 1; not used by the other methods
     temperatures: tuple[float, ...] = (1.360489, 1.259712, 1.1664, 1.08, 1.0)

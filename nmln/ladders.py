@@ -115,8 +115,16 @@ class Ladder:
             found = _climbed(chance, middle, ends, len(rates))
             low, high = (middle, high) if found[-1] >= noisiest else (low, middle)
         inner = _climbed(chance, low, ends, len(rates))[1:-1]
-        form = "{:.3g}" if len(inner) < 20 else "{:.4g}"
-        return Ladder((noisiest, *(float(form.format(rate)) for rate in reversed(inner)), target))
+        return Ladder((noisiest, *_rounded(inner[::-1]), target))
+
+    def respaced(self, power: float) -> "Ladder":
+        """As many levels between the same ends, even in a power of the rate: a small one puts more of
+        them near the target.
+        """
+        first, last = self.rates[0] ** power, self.rates[-1] ** power
+        steps = len(self) - 1
+        inner = [(first + (last - first) * step / steps) ** (1 / power) for step in range(1, steps)]
+        return Ladder((self.rates[0], *_rounded(inner), self.rates[-1])) if steps else self
 
     def predicted_swaps(
         self, free_groups: int, overlap: Overlap | None = None
@@ -261,6 +269,12 @@ def too_many_levels(
 def swap_with(levels: int, swap: float, needed: int) -> float:
     """About the swap probability of so many even levels, where `needed` levels swap with this one."""
     return erfc(_step(swap) * (needed - 1) / (levels - 1) / 2)
+
+
+def _rounded(rates: Sequence[float]) -> tuple[float, ...]:
+    """The same to three digits, or to four where there are many."""
+    form = "{:.3g}" if len(rates) < 20 else "{:.4g}"
+    return tuple(float(form.format(rate)) for rate in rates)
 
 
 def _length(free_groups: int, ends: Ladder) -> float:

@@ -131,6 +131,15 @@ def _allowed(space: Space, group: int, evidence: Evidence | None) -> Int64[Tenso
     return torch.nonzero(evidence.allowed[first : first + size]).flatten()
 
 
+def changes_of(space: Space, shares: Shares) -> float:
+    """How many groups of a world change on average when all are redrawn; the others stay by chance."""
+    return sum(
+        block.count * (1 - float(_of_block(space, shares, block).square().sum()))
+        for block in space.blocks
+        if block.count
+    )
+
+
 def swap_prediction(space: Space, shares: Shares, rate: float, other: float) -> float:
     """A lower bound on the mean probability of a swap, for worlds of independent groups of these shares.
 

@@ -47,6 +47,14 @@ def test_levels_at_twenty_atoms_are_those_that_were_found_by_hand() -> None:
     )
 
 
+def test_levels_can_be_even_in_a_power_of_the_rate() -> None:
+    ladder = Ladder((0.25, 0.2, 0.1, 0.0001))
+    assert ladder.respaced(1.0).rates == (0.25, 0.167, 0.0834, 0.0001)
+    assert ladder.respaced(0.5).rates == (0.25, 0.113, 0.03, 0.0001)
+    for short in (Ladder((0.1,)), Ladder((0.1, 0.01))):
+        assert short.respaced(0.5) == short
+
+
 @pytest.mark.parametrize(("groups", "levels"), [(6, 2), (55, 4), (120, 6), (210, 7), (440, 10)])
 def test_the_levels_for_swaps_of_two_fifths(groups: int, levels: int) -> None:
     assert len(Ladder.even(groups, 0.4)) == levels

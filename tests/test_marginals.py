@@ -10,7 +10,7 @@ from nmln.evidence import Evidence
 from nmln.exchange import log_swap_ratio
 from nmln.language import Attribute, Language, predicate
 from nmln.logic import Literal
-from nmln.marginals import by_group, redraw, redraw_matrix, shares_of, swap_prediction
+from nmln.marginals import by_group, changes_of, redraw, redraw_matrix, shares_of, swap_prediction
 from nmln.potentials.independent import IndependentPotential
 from nmln.space import Space
 
@@ -74,6 +74,16 @@ def test_independent_groups_keep_their_distribution_at_every_rate() -> None:
         law = torch.kron(law, row[:size])
     for rate in (0.1, 0.7, 1.0):
         assert torch.allclose(law @ redraw_matrix(SPACE, rate, shares), law, atol=1e-12)
+
+
+def test_the_number_of_changes_is_that_of_groups_that_are_redrawn() -> None:
+    rng = Generator().manual_seed(5)
+    shares = some_shares()
+    worlds = redraw(SPACE, torch.zeros(20_000, SPACE.groups, dtype=torch.long), 1.0, shares, rng)
+    again = redraw(SPACE, worlds, 1.0, shares, rng)
+    changed = (again != worlds).double().sum(1)
+    error = float(changed.std()) / len(changed) ** 0.5
+    assert abs(float(changed.mean()) - changes_of(SPACE, shares)) < 4 * error
 
 
 def test_rate_zero_changes_nothing_and_observed_groups_never_change() -> None:

@@ -7,8 +7,8 @@ from functools import partial
 from nmln.buckets import Bucket
 from nmln.config import Config
 from nmln.errors import InputError
-from nmln.ladders import TARGET, Ladder, Overlap, swap_with, too_many_levels
-from nmln.marginals import SMOOTHING, shares_of, swap_prediction
+from nmln.ladders import TARGET, Ladder, swap_with, too_many_levels
+from nmln.marginals import SMOOTHING, Shares, changes_of, shares_of, swap_prediction
 from nmln.memory import bytes_text, machine_memory
 from nmln.potentials.independent import IndependentPotential
 from nmln.space import Space
@@ -16,7 +16,17 @@ from nmln.training.sizes import Dealt, dealt, step_memory
 from nmln.training.trainer import Trainer
 
 MOST_REDRAWN, LEAST_REDRAWN = 0.25, 0.003
-"""The first and the last rate of ladders that redraw groups from their frequencies."""
+"""The first rate of ladders that redraw groups from their frequencies, and the largest last one."""
+
+CHANGES = 0.03
+"""Changed groups per world at the last rate: as many data are damaged there, whatever their size."""
+
+SPACING = 0.4
+"""The power of the rate that these levels are even in.
+
+Trained levels swap less than exactly noised ones, and the less the nearer they are to the target: with
+this spacing the pairs were seen to swap about equally often.
+"""
 
 _SEEN = 10_000  # worlds that the frequencies are counted in
 
@@ -31,12 +41,16 @@ def with_rates(config: Config, buckets: Sequence[Bucket]) -> Config:
     if config.ladder.rates != "auto":
         return config
     marginal = config.ladder.noise == "marginals"
+    target, overlap = TARGET, None
+    if marginal:
+        space, shares = _frequencies(buckets)
+        target, overlap = _target(space, shares), partial(swap_prediction, space, shares)
     if config.ladder.method != "noising":
-        return _having(config, (LEAST_REDRAWN if marginal else TARGET,))
+        return _having(config, (target,))
     groups = free_groups(bucket.space for bucket in buckets)
     if marginal:
-        ends = MOST_REDRAWN, LEAST_REDRAWN
-        ladder = Ladder.even(groups, config.ladder.swap, *ends, overlap=_overlap(buckets))
+        ends = MOST_REDRAWN, target
+        ladder = Ladder.even(groups, config.ladder.swap, *ends, overlap=overlap).respaced(SPACING)
     else:
         ladder = Ladder.even(groups, config.ladder.swap)
     chosen = _having(config, ladder.rates)
@@ -79,13 +93,18 @@ def predicted_of(trainer: Trainer) -> tuple[float, ...]:
     return trainer.method.noise.predicted_swaps(free_groups([largest.space]), overlap)
 
 
-def _overlap(buckets: Sequence[Bucket]) -> Overlap:
-    """The prediction of swaps for the largest space, whose groups are redrawn from their frequencies."""
+def _frequencies(buckets: Sequence[Bucket]) -> tuple[Space, Shares]:
+    """The largest space, and the frequencies that its groups are redrawn from."""
     largest = max(buckets, key=lambda bucket: free_groups([bucket.space]))
     base = IndependentPotential.fit(
         largest.space, largest.worlds[:_SEEN][None], smoothing=SMOOTHING
     )
-    return partial(swap_prediction, largest.space, shares_of(largest.space, base.table[0]))
+    return largest.space, shares_of(largest.space, base.table[0])
+
+
+def _target(space: Space, shares: Shares) -> float:
+    """The last rate of a ladder that redraws groups: few worlds are damaged there."""
+    return float(f"{min(LEAST_REDRAWN, CHANGES / max(changes_of(space, shares), CHANGES)):.2g}")
 
 
 def _having(config: Config, rates: tuple[float, ...]) -> Config:

@@ -1,6 +1,7 @@
 """Noise by marginals and a local part in training: levels, domains, resuming and predictions."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,17 @@ from nmln.buckets import Bucket
 from nmln.config import Config, configure, override
 from nmln.errors import InputError
 from nmln.ladders import Ladder
-from nmln.marginals import SMOOTHING, shares_of, swap_prediction
+from nmln.language import Language, predicate
+from nmln.marginals import SMOOTHING, changes_of, shares_of, swap_prediction
 from nmln.model import Model
 from nmln.potentials.independent import IndependentPotential
 from nmln.potentials.local import LocalPotential
 from nmln.potentials.total import TotalPotential, base_of
+from nmln.space import Space
 from nmln.training import Trainer
 from nmln.training.chains import effective_share, initial_draws
 from nmln.training.method import Method
-from nmln.training.rates import LEAST_REDRAWN, MOST_REDRAWN, predicted_of, with_rates
+from nmln.training.rates import CHANGES, LEAST_REDRAWN, MOST_REDRAWN, predicted_of, with_rates
 from tests.model.test_domains import buckets
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -122,21 +125,39 @@ def test_the_ladder_follows_the_frequencies() -> None:
     chosen = with_rates(settings, data)
     rates = chosen.ladder.rates
     assert rates != "auto"
-    assert (rates[0], rates[-1]) == (MOST_REDRAWN, LEAST_REDRAWN)
+    assert rates[0] == MOST_REDRAWN
     run = trainer(chosen, data)
     predicted = predicted_of(run)
     assert len(predicted) == len(rates) - 1
-    assert min(predicted) > 0.58
     shares = run.blocks[0].parts[-1].shares
     assert shares is not None
+    assert rates[-1] == LEAST_REDRAWN
+    overlap = partial(swap_prediction, data[-1].space, shares)
+    even = Ladder.even(10, 0.6, rates[0], rates[-1], overlap)
+    assert len(even) == len(rates), "as many as even predictions need"
+    assert predicted[-1] > predicted[0], "closer near the target"
     assert predicted == tuple(
         swap_prediction(data[-1].space, shares, *pair) for pair in pairwise(rates)
     )
     assert with_rates(chosen, data) == chosen
     single = with_rates(replace(settings, ladder=replace(settings.ladder, method="single")), data)
-    assert single.ladder.rates == (LEAST_REDRAWN,)
+    assert single.ladder.rates == rates[-1:]
     tempered = trainer(config(ladder__method="tempering"), data)
     assert predicted_of(tempered) == ()
+
+
+@pytest.mark.parametrize(("lamps", "capped"), [(2, True), (100, False)])
+def test_as_many_groups_change_at_the_target_whatever_their_number(
+    lamps: int, capped: bool
+) -> None:
+    space = Space(Language(predicate("lit", "lamp")), {"lamp": lamps})
+    worlds = torch.randint(2, (50, lamps), generator=Generator().manual_seed(0))
+    data = [Bucket(space, worlds)]
+    chosen = with_rates(config(ladder__rates="auto", ladder__method="single"), data)
+    (rate,) = Method.of(chosen.ladder).noise
+    shares = shares_of(space, IndependentPotential.fit(space, worlds[None]).table[0])
+    changes = rate * changes_of(space, shares)
+    assert rate == LEAST_REDRAWN if capped else changes == pytest.approx(CHANGES, rel=0.05)
 
 
 def test_a_prediction_that_needs_too_many_levels_is_refused_with_what_is_possible() -> None:
