@@ -36,6 +36,9 @@ TRIED = (
     ("path", 3),
     ("balanced", 20),
     ("balanced", 6),
+    ("screened", 6),
+    ("screened", 3),
+    ("screened", 1),
     ("metropolis", 20),
     ("gibbs", 6),
     ("systematic", 1),  # a move is a pass over all groups
@@ -97,6 +100,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="How fast new molecules arrive at the target.")
     parser.add_argument("--model", type=Path, help="a trained model; else the shipped one")
     parser.add_argument("--seconds", type=float, default=60, help="for every kernel")
+    parser.add_argument(
+        "--kernels", nargs="+", metavar="KERNEL", help="only these, after the first"
+    )
     chosen = parser.parse_args()
     model = Model.load(chosen.model or folder_of("pubchem-10") / "model")
     model.potential.requires_grad_(False)
@@ -107,7 +113,8 @@ def main() -> None:
     print(
         f"{'kernel':<12}{'moves':>6}{'sweeps':>8}{'arrivals/s':>12}{'molecules/s':>13}{'valid':>8}"
     )
-    for kernel, moves in TRIED:
+    tried = [one for one in TRIED if one == BASE or one[0] in (chosen.kernels or [one[0]])]
+    for kernel, moves in tried:
         row = mix(model, last.state.values, kernel, moves, chosen.seconds)
         rows.append(row)
         print(

@@ -34,7 +34,11 @@ from nmln.training import DivergenceError, Metrics, Return, Trainer, train
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "quality.json"
 SHARES = (0.60, 0.85, 0.95)
-PILOT, LOOK = 10, 25  # steps that are timed; steps between two checks of the chains
+SETTLED, PILOT, LOOK = (
+    40,
+    10,
+    25,
+)  # steps before and while it is timed; between two checks of the chains
 CHAINS, BURN_IN, SWEEPS = 200, 100, 100  # of the samples at the end
 ANNEALED, ANNEALING, RECORDED = 60, 1500, 600  # chains, steps and sweeps that log Z comes from
 KERNEL, MOVES = "gradients", 10  # for every setting, so that models are compared
@@ -62,7 +66,8 @@ def steps_in(minutes: float, model: Model, worlds: torch.Tensor | Sequence[Bucke
     """The number of steps that fit into the CPU time."""
     trainer = Trainer(model.potential, worlds, model.config)
     trainer.step_number = model.config.training.warm_start  # its steps cost less
-    trainer.step()
+    for _ in range(SETTLED):  # lengths of walks are chosen meanwhile, and they cost time
+        trainer.step()
     start = time.process_time()
     for _ in range(PILOT):
         trainer.step()

@@ -21,7 +21,7 @@ MOST_REDRAWN, LEAST_REDRAWN = 0.25, 0.003
 CHANGES = 0.03
 """Changed groups per world at the last rate: as many data are damaged there, whatever their size."""
 
-SPACING = 0.4
+SPACING = 0.45
 """The power of the rate that these levels are even in.
 
 Trained levels swap less than exactly noised ones, and the less the nearer they are to the target: with
