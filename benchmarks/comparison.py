@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import Cell, drawn, drawn_so_far
+from benchmarks.pages import put
 from nmln.baselines.base import BASELINES
 from nmln.evaluation import RecallCurve, evaluate
-from nmln.files import plain, write_json, write_lines
+from nmln.files import plain, write_json
 from nmln.model.pretrained import unpack
 from nmln.report.figures import draw
 from nmln.report.recall import paint_curves
@@ -30,7 +31,6 @@ from nmln.runs.references import of_run
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results" / "baselines"
-PAGE = ROOT / "docs" / "explanation" / "comparison.md"
 FIGURE = ROOT / "docs" / "figures" / "comparison"
 DATA = "pubchem-10"
 OURS = {"shipped": "NMLN\\*, shipped model", "main": "NMLN\\*, equal time"}
@@ -38,7 +38,6 @@ CUTS = (10_000, 20_000, 50_000, 200_000)
 HOUR = 3600.0
 PILOT = 200  # samples that are timed first
 MOST = 704  # molecules of either set whose likelihood is measured: all of the test set
-BEGIN, END = "<!-- table -->", "<!-- end of the table -->"
 
 
 class Model(Cell):
@@ -208,12 +207,8 @@ def updates(row: dict[str, Any]) -> str:
 def page(rows: dict[str, dict[str, Any]]) -> None:
     """Write the table into the page, and draw the figure once it has one of our models."""
     cut = common(list(rows.values()))
-    text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
     count = f"At {int(cut):,} samples of each model:"
-    made = [before + BEGIN, "", count, "", *table(rows, cut), "", END + after.rstrip("\n")]
-    write_lines(PAGE, "\n".join(made).split("\n"))
+    put("comparison.md", "table", [count, "", *table(rows, cut)])
     if set(OURS) & set(rows):
         draw(FIGURE, lambda figure: paint(figure, rows, cut), (9.6, 4.6))
 

@@ -23,19 +23,18 @@ from typing import Any
 import torch
 
 from benchmarks.cells import Cell
+from benchmarks.pages import put
 from benchmarks.quality import SHARES
 from benchmarks.sizes import PRESET, ROOT, steps_of
 from nmln.evaluation import MARKS
-from nmln.files import plain, write_json, write_lines
+from nmln.files import plain, write_json
 
 RESULTS = ROOT / "docs" / "results" / "large"
-PAGE = ROOT / "docs" / "explanation" / "sizes.md"
 DATA = ("chembl-15", "chembl-20", "zinc250k-15", "zinc250k-20", "moses-15", "pubchem-10")
 OURS = "nmln"
 TITLES = {OURS: "NMLN\\*", "gru": "GRU (ours)"}
 RECENT, LAST = 4, 100  # measurements that a share, and steps that a swap probability is the mean of
 MOST = 1000  # test molecules whose likelihood under a baseline is measured
-BEGIN, END = "<!-- large table -->", "<!-- end of the large table -->"
 
 
 class Large(Cell):
@@ -168,10 +167,7 @@ def main() -> None:
         RESULTS.mkdir(parents=True, exist_ok=True)
         write_json(RESULTS / f"{cell.name}.json", plain(cell.row()))
     if given.page:
-        before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-        _, after = rest.split(END)
-        made = [before + BEGIN, "", *table(), "", END + after.rstrip("\n")]
-        write_lines(PAGE, "\n".join(made).split("\n"))
+        put("sizes.md", "large table", table())
     else:
         print("\n".join(table()))
 

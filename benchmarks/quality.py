@@ -66,8 +66,7 @@ def steps_in(minutes: float, model: Model, worlds: torch.Tensor | Sequence[Bucke
     """The number of steps that fit into the CPU time."""
     trainer = Trainer(model.potential, worlds, model.config)
     trainer.step_number = model.config.training.warm_start  # its steps cost less
-    for _ in range(SETTLED):  # lengths of walks are chosen meanwhile, and they cost time
-        trainer.step()
+    trainer.step()
     start = time.process_time()
     for _ in range(PILOT):
         trainer.step()

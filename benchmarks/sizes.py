@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.cells import Cell, drawn
+from benchmarks.pages import put
 from benchmarks.quality import parsed, steps_in
 from nmln.config import configure, override
 from nmln.evaluation import MARKS, evaluate
@@ -30,7 +31,6 @@ from nmln.runs import data as sources
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results" / "sizes"
-PAGE = ROOT / "docs" / "explanation" / "sizes.md"
 PRESET = "molecules"
 SIZES = (9, 10, 15)
 TRAINED: dict[str, tuple[int, ...]] = {
@@ -38,7 +38,6 @@ TRAINED: dict[str, tuple[int, ...]] = {
     **{f"only-{size}": (size,) for size in SIZES},
     "unseen": (9, 15),
 }
-BEGIN, END = "<!-- table -->", "<!-- end of the table -->"
 
 
 class Sizes(Cell):
@@ -157,10 +156,7 @@ def main() -> None:
         RESULTS.mkdir(parents=True, exist_ok=True)
         write_json(RESULTS / f"{name}.json", plain(row))
     if given.page:
-        before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-        _, after = rest.split(END)
-        made = [before + BEGIN, "", *table(), "", END + after.rstrip("\n")]
-        write_lines(PAGE, "\n".join(made).split("\n"))
+        put("sizes.md", "table", table())
     else:
         print("\n".join(table()))
 

@@ -4,7 +4,8 @@ Like `benchmarks.quality`, but for worlds on which a burn-in from noise takes lo
 the chains of the training, mixed under the averaged weights, are measured, and they keep running for a
 fixed processor time to see how fast they find molecules. The test set is not touched: a tenth of the
 training molecules is held out for the likelihood. A row for each goes to docs/results/trials.json;
-without a name the table is printed.
+without a name the table is printed, and `--page` writes it
+into the laboratory notes.
 
 Columns: CPU minutes until 60, 85 and 95 % of the chains at the target were valid (means of the last four
 looks); of the mixed chains the share of valid worlds, the least swap probability of two neighbouring
@@ -23,6 +24,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from benchmarks.pages import put
 from benchmarks.quality import LOOK, SHARES, Clock, parsed, steps_in, until_divergence
 from nmln.config import Config, configure, override
 from nmln.files import plain, write_json
@@ -41,14 +43,23 @@ MEASURED = 400  # molecules of either part whose likelihood is measured
 ANNEALED, ANNEALING, RECORDED = 60, 1000, 300  # chains, steps and sweeps that log Z comes from
 
 
-def run(name: str, config: Config, minutes: float, keep: Path | None, start: Model | None) -> Any:
-    """Train with one setting, and measure its chains."""
+def run(
+    name: str,
+    config: Config,
+    minutes: float,
+    keep: Path | None,
+    start: Model | None,
+    steps: int | None = None,
+) -> Any:
+    """Train with one setting for some minutes or steps, and measure its chains."""
     source = sources.load(config.data)
     order = torch.randperm(len(source.train), generator=Generator().manual_seed(1))
     chosen = source.train[order]
     cut = len(chosen) // 10
     held, worlds = (sources.pick(source.worlds, part) for part in (chosen[:cut], chosen[cut:]))
-    steps = steps_in(minutes, Model.build(source.space, worlds, config, start=start), worlds)
+    if steps is None:
+        model = Model.build(source.space, worlds, config, start=start)
+        steps = steps_in(minutes, model, worlds)
     config = override(config, {"training.steps": steps})
     model = Model.build(source.space, worlds, config, start=start)
     trainer = Trainer(model.potential, worlds, model.config)
@@ -150,7 +161,7 @@ def stored() -> list[dict[str, Any]]:
     return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(rows: list[dict[str, Any]]) -> list[str]:
     """The rows as Markdown."""
     lines = [
         "| setting | data | CPU min | steps | until 60, 85, 95 % valid | valid | least swap | "
@@ -175,7 +186,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             f"| {row['name']} | {row['data']} | {row['cpu_minutes']:.0f} | {row['steps']:,} | {until} | "
             + end
         )
-    return "\n".join(lines)
+    return lines
 
 
 def main() -> None:
@@ -185,26 +196,31 @@ def main() -> None:
     parser.add_argument("name", nargs="?")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--minutes", type=float, default=8.0, help="CPU minutes of training")
+    parser.add_argument("--steps", type=int, help="updates, in place of --minutes")
     parser.add_argument("--data", default="chembl-15")
     parser.add_argument("--keep", type=Path, help="a folder that the models are kept in")
     parser.add_argument("--preset", default="molecules")
     parser.add_argument("--from", type=Path, dest="start", help="start from the weights of a model")
+    parser.add_argument("--page", action="store_true", help="write the table")
     given = parser.parse_args()
+    if given.page:
+        put("laboratory-notes.md", "trials", table(stored()))
+        return
     if given.name is None:
-        print(table(stored()))
+        print("\n".join(table(stored())))
         return
     torch.set_num_threads(1)
     config = override(
         configure({"data": {"source": given.data}}, preset=given.preset), parsed(given.set)
     )
     start = None if given.start is None else load(given.start)
-    row = run(given.name, config, given.minutes, given.keep, start)
+    row = run(given.name, config, given.minutes, given.keep, start, given.steps)
     row |= {"preset": given.preset, "set": dict(text.split("=", 1) for text in given.set)}
     if given.start is not None:
         row |= {"from": given.start.name}
     rows = [old for old in stored() if (old["name"], old["data"]) != (row["name"], row["data"])]
     write_json(RESULTS, plain([*rows, row]))
-    print(table([row]))
+    print("\n".join(table([row])))
 
 
 if __name__ == "__main__":

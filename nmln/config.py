@@ -231,6 +231,9 @@ class TrainingConfig:
     # length of training in minutes, instead of `steps`: a short pilot turns it into a number of
     # steps, which is recorded
     minutes: float | None = None
+    # most passes over the data that `minutes` is turned into; time that is left goes to more sweeps in
+    # each step, up to 8. More passes learn the data by heart; 0: no limit
+    passes: float = 0.0
     # corrupted worlds per step and level; raise it together with `chains.replicas`
     batch: int = 100
     # experimental, no gain on molecules so far: number of first steps that learn by
@@ -257,8 +260,8 @@ class TrainingConfig:
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as JSON values; the device only if it is named."""
-        return _in_json(self, ("device",))
+        """The settings as JSON values; the device and the passes only if they are named."""
+        return _in_json(self, ("device", "passes"))
 
 
 @dataclass(frozen=True)

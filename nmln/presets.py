@@ -21,10 +21,10 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "molecules": {
         "ladder": {"noise": "marginals"},
         "model": {"pieces": True, "rings": True, "local": True},
-        "chains": {"kernel": "screened", "replicas": 200},
+        "chains": {"kernel": "screened", "replicas": 200, "sweeps": 1},
         "sampling": {"kernel": "screened"},
         "optimiser": {"weight_decay": 0.5, "spread": 3.0},
-        "training": {"batch": 200},
+        "training": {"batch": 200, "passes": 100.0},
     },
     # The numbers of the paper, changed to be stabler than `verbatim`: small initial weights of
     # messages, a base term, a bound on the scores, Adam with a warm-up, and Gibbs moves.

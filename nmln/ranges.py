@@ -18,7 +18,7 @@ _SHARES = (
 )  # fmt: skip
 _CHOICES = ("data.nodes", "data.sizes", "data.max_size")  # of the sizes of molecules
 _NOT_NEGATIVE = (
-    "training.steps", "training.warm_start", "training.processes", "training.blocks",
+    "training.steps", "training.passes", "training.warm_start", "training.processes", "training.blocks",
     "training.retries", "training.checkpoint_seconds", "chains.changes", "model.bound",
     "optimiser.common", "optimiser.warm_up", "optimiser.clip", "optimiser.weight_decay",
     "optimiser.energy_penalty", "optimiser.spread",

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from nmln.buckets import Bucket, in_buckets
 from nmln.checkpoint import MODEL, load_model, save_model
-from nmln.config import Config, override
+from nmln.config import Config
 from nmln.devices import device_of, generator, move
 from nmln.errors import InputError
 from nmln.evidence import Evidence, VirtualEvidence
@@ -40,7 +40,7 @@ from nmln.sampler import Observer
 from nmln.space import Space
 from nmln.training import Trainer, train
 from nmln.training.method import Method
-from nmln.training.pilot import steps_in
+from nmln.training.pilot import planned
 from nmln.training.rates import with_rates
 from nmln.types import Sweep
 
@@ -112,10 +112,7 @@ class Model:
         model = Model.build(buckets, config=config, formulas=formulas, start=start)
         trainer = Trainer(model.potential, buckets, model.config)
         if model.config.training.minutes is not None:
-            steps = steps_in(model.config.training.minutes, trainer)
-            trainer.config = override(
-                model.config, {"training.steps": steps, "training.minutes": None}
-            )
+            trainer.configure(planned(model.config.training.minutes, trainer))
             model = replace(model, config=trainer.config)
         for metrics in train(trainer):
             if report is not None:

@@ -25,7 +25,7 @@ from nmln.signals import interruption as interruption
 from nmln.training import Metrics, Return, Trainer, train
 from nmln.training.loop import Guard
 from nmln.training.mixing import mixing_sweeps
-from nmln.training.pilot import steps_in
+from nmln.training.pilot import planned
 from nmln.training.rates import predicted_of, with_rates
 from nmln.training.restore import restore
 
@@ -106,10 +106,9 @@ def begin(
     model = _model(source, config, start).to(device_of(device))
     trainer = Trainer(model.potential, source.learned, config, ranks)
     if config.training.minutes is not None:
-        steps = steps_in(config.training.minutes, trainer)
-        config = replace(config, training=replace(config.training, steps=steps, minutes=None))
+        config = planned(config.training.minutes, trainer)
         model = replace(model, config=config)
-        trainer.config = config
+        trainer.configure(config)
     ranks.wait()
     if ranks.first:
         with home.locked():

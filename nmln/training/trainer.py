@@ -123,6 +123,13 @@ class Trainer:
             for number in range(first, first + own)
         ]
 
+    def configure(self, config: Config) -> None:
+        """Take over another number of steps, or of sweeps in each."""
+        self.config = config
+        for block in self.blocks:
+            for part in block.parts:
+                part.chains.config = config.chains
+
     def _learned(self, buckets: Sequence[Bucket], blocks: int) -> list[Learned]:
         """The domains, with their part of the replicas and of every minibatch."""
         parts = dealt(buckets, self.config, blocks)

@@ -1,0 +1,80 @@
+"""A budget in minutes as steps and sweeps."""
+
+from math import ceil
+from typing import Any
+
+import pytest
+import torch
+
+from nmln.config import configure
+from nmln.errors import InputError
+from nmln.model import Model
+from nmln.training import Trainer, pilot
+from nmln.training.pilot import MOST_SWEEPS, planned
+from tests.model.test_domains import buckets
+from tests.training.test_marginals import same
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ladder": {"rates": [0.2, 0.05]},
+    "model": {"layers": 1, "hidden": 4},
+    "chains": {"replicas": 12, "sweeps": 2, "moves": 1},
+    "training": {"batch": 12, "steps": 3},
+}
+
+
+def trainer(passes: float = 0.0) -> Trainer:
+    settings = {**SETTINGS, "training": {**SETTINGS["training"], "passes": passes}}
+    data = buckets()
+    model = Model.build(data, config=configure(settings))
+    return Trainer(model.potential, data, model.config)
+
+
+def costing(monkeypatch: pytest.MonkeyPatch, fixed: float, sweep: float) -> None:
+    """Steps that take a fixed time, and more for every sweep."""
+    monkeypatch.setattr(pilot, "_seconds", lambda _, config: fixed + sweep * config.chains.sweeps)
+
+
+def test_as_many_steps_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    costing(monkeypatch, 1.0, 0.5)
+    config = planned(4.0, trainer())
+    assert (config.training.steps, config.training.minutes, config.chains.sweeps) == (120, None, 2)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "steps", "sweeps"),
+    [(1.0, 30, 2), (2.5, 75, 2), (4.0, 80, 4), (60.0, 80, MOST_SWEEPS)],
+)
+def test_time_beyond_the_passes_goes_to_sweeps(
+    monkeypatch: pytest.MonkeyPatch, minutes: float, steps: int, sweeps: int
+) -> None:
+    costing(monkeypatch, 1.0, 0.5)
+    worlds = sum(len(bucket.worlds) for bucket in buckets())
+    run = trainer(passes=80 * 12 / worlds)
+    config = planned(minutes, run)
+    assert (config.training.steps, config.chains.sweeps) == (steps, sweeps)
+    if steps == 80:
+        assert steps == ceil(run.config.training.passes * worlds / 12)
+
+
+def test_a_pilot_leaves_no_trace() -> None:
+    run, other = trainer(passes=2.0), trainer(passes=2.0)
+    config = planned(1.0, run)
+    assert config.chains.sweeps > 2
+    assert same(run, other)
+    assert run.config == other.config
+    assert run.blocks[0].parts[0].chains.config == other.config.chains
+
+
+def test_the_chains_take_the_sweeps_of_the_plan() -> None:
+    run, other = trainer(), trainer()
+    more = planned(1.0, trainer(passes=2.0))
+    run.configure(more)
+    run.step()
+    other.step()
+    assert run.evaluations.scores > other.evaluations.scores
+    assert torch.equal(*(one.blocks[0].parts[0].domain.worlds for one in (run, other)))
+
+
+def test_passes_are_not_negative() -> None:
+    with pytest.raises(InputError, match=r"training\.passes must not be negative"):
+        trainer(passes=-1.0)
