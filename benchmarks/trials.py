@@ -80,7 +80,6 @@ def trained(trainer: Trainer, quality: Quality) -> dict[str, Any]:
     """Train to the end; how the validity of the chains grew."""
     clock, recent, returns = Clock(), deque[float](maxlen=4), 0
     reached: dict[str, float] = {}
-    curve: list[tuple[float, float]] = []
     swaps: deque[tuple[float, ...]] = deque(maxlen=100)
     for event in until_divergence(trainer):
         if isinstance(event, Return):
@@ -91,7 +90,6 @@ def trained(trainer: Trainer, quality: Quality) -> dict[str, Any]:
             continue
         recent.append(clock.aside(lambda: quality.measure(trainer.values[-1]))["valid"])
         mean = sum(recent) / len(recent)
-        curve.append((round(clock.minutes, 2), round(mean, 3)))
         for share in SHARES:
             if len(recent) == recent.maxlen and mean >= share:
                 reached.setdefault(f"{share:.0%}", round(clock.minutes, 2))
@@ -108,7 +106,6 @@ def trained(trainer: Trainer, quality: Quality) -> dict[str, Any]:
         "returns": returns,
         "rates": list(trainer.method.noise),
         "minutes_until_valid": reached,
-        "curve": curve,
         "training_swaps": [round(one, 3) for one in torch.tensor(list(swaps)).mean(0).tolist()],
     }
 
