@@ -161,7 +161,8 @@ class ChainConfig:
     # moves per sweep, after which neighbouring levels swap; fewer moves mean more swaps
     moves: int = 6
     # changed groups per chain and sweep to reach at the target, by up to four times as many
-    # moves; 0: always `moves`. Set it where the acceptance falls during training
+    # moves; a walk of `screened` counts as one. 0: always `moves`. Set it where the acceptance falls
+    # during training
     changes: float = 0.0
     # swaps after each sweep: `both` tries the even, then the odd pairs of levels, as in the
     # paper; `alternate` tries them in turn, which costs half as many swaps
@@ -359,17 +360,18 @@ def read_config(path: str | Path, preset: str | None = None, base: Config | None
 
 
 def override(config: Config, changes: Mapping[str, Any]) -> Config:
-    """The configuration with some keys changed, named as `chains.moves`."""
+    """The configuration with some keys changed, named as `chains.moves`, and checked at the end."""
+    changed: dict[str, Any] = {}
     for name, value in changes.items():
         section, _, key = name.partition(".")
         if not hasattr(config, section) or not key:
             known = [entry.name for entry in fields(Config)]
             raise _unknown("table", section, known, None)
-        part = fill(getattr(config, section), {key: value}, section, None)
+        part = changed.get(section, getattr(config, section))
+        changed[section] = part = fill(part, {key: value}, section, None)
         if name in SEEDS:
             _check_seed(name, getattr(part, key), None)
-        config = replace(config, **{section: part})
-    return config
+    return replace(config, **changed)
 
 
 def _value(config: Config, name: str) -> Any:

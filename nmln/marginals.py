@@ -25,6 +25,7 @@ SMOOTHING = 0.02
 """The part of the frequencies of a base term that is uniform, so that no category is lost."""
 
 _STEP, _PLACES = 0.002, 2**13  # nats between two places of the lattice that changes are counted on
+_LEAST_RATE = 1e-9  # stands for no noise at all, where the ratio of two rates would be infinite
 _TAIL = 12.0  # standard deviations on each side of the mean that the lattice holds
 
 
@@ -68,21 +69,36 @@ def redraw(
     groups = places % space.groups
     reached = _reached(space, shares, evidence).to(device)
     uniform = torch.rand(len(places), generator=rng, dtype=torch.float64, device=device)
-    flat[places] = (uniform[:, None] >= reached[groups]).sum(1).to(flat.dtype)
+    flat[places] = _category(reached, groups, uniform).to(flat.dtype)
     return drawn
+
+
+def _category(
+    reached: Float64[Tensor, "groups categories"],
+    groups: Int64[Tensor, " places"],
+    uniform: Float64[Tensor, " places"],
+) -> Int64[Tensor, " places"]:
+    """The first category whose sum is above a uniform number, for each place of a group.
+
+    The sums of group g lie between g and g + 1 in one sorted list, so that memory does not grow with
+    the number of categories.
+    """
+    width = reached.shape[1]
+    last = (reached < 1).sum(1)  # the last possible category: rounding must not lead beyond it
+    steps = torch.arange(len(reached), dtype=torch.float64, device=reached.device)
+    listed = (reached + steps[:, None]).flatten()
+    found = torch.searchsorted(listed, uniform + groups, right=True) - width * groups
+    return torch.minimum(found, last[groups])
 
 
 def _reached(
     space: Space, shares: Shares, evidence: Evidence | None
 ) -> Float64[Tensor, "groups categories"]:
-    """The sums of the frequencies up to each category; infinite from the last possible one.
-
-    So rounding cannot lead beyond it.
-    """
+    """The sums of the frequencies up to each category; one from the last possible one."""
     table = by_group(space, shares, evidence)
     possible = (table > 0).long()
     after = possible.flip(1).cumsum(1).flip(1) - possible
-    return table.cumsum(1).masked_fill(after == 0, float("inf"))
+    return table.cumsum(1).clamp(max=1 - 2**-53).masked_fill(after == 0, 1.0)
 
 
 def by_group(
@@ -152,9 +168,7 @@ def swap_prediction(space: Space, shares: Shares, rate: float, other: float) -> 
         check_rate(number, "a corruption rate")
     if rate == other:
         return 1.0
-    high, low = max(rate, other), min(rate, other)
-    if low == 0.0:
-        return _kept(space, shares, high)
+    high, low = max(rate, other), max(min(rate, other), _LEAST_RATE)
     steps, chances, counts = [], [], []
     for block in space.blocks:
         if block.size == 1 or not block.count:
@@ -192,14 +206,3 @@ def swap_prediction(space: Space, shares: Shares, rate: float, other: float) -> 
 def _of_block(space: Space, shares: Shares, block: Block) -> Float64[Tensor, " categories"]:
     """The frequencies of an attribute: all of its groups have the same."""
     return shares[block.entries][: block.size].double().cpu()
-
-
-def _kept(space: Space, shares: Shares, rate: float) -> float:
-    """The probability that a world of independent groups is unchanged: only then it swaps at 0."""
-    found = 0.0
-    for block in space.blocks:
-        if not block.count:
-            continue
-        own = _of_block(space, shares, block)
-        found += block.count * float((own * (1 - rate + rate * own)).sum().log())
-    return float(np.exp(found))

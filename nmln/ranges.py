@@ -48,6 +48,13 @@ def check_ranges(value: Callable[[str], Any]) -> None:
             raise InputError(f"{name} must not be negative, got {number}.", token=name)
     _check_sizes(value)
     potential, sizes = value("model.potential"), value("model.sizes")
+    if value("model.rings") and potential != "graph":
+        raise InputError(
+            f"only the potential graph can be shown rings, but model.potential is {potential}. Set "
+            "model.rings=false.",
+            token="model.rings",
+            kind="conflict",
+        )
     if sizes is not None:
         if potential not in ("fragment", "deepset"):
             raise InputError(

@@ -120,7 +120,7 @@ def test_the_prediction_is_the_swap_probability_of_worlds_with_their_changes(
         neginf=-1e9, posinf=1e9
     ).clamp(max=0).exp()
     assert swap_prediction(space, shares, high, low) == pytest.approx(
-        float(chance.nansum()), abs=0.02
+        float(chance.nansum()), abs=2e-3
     )
 
 

@@ -15,7 +15,7 @@ def before(job: "TrainingJob") -> tuple[str, list[str]]:
 
     noise, predicted = job.trainer.method.noise, predicted_of(job.trainer)
     rare = bool(predicted) and min(predicted) < RARE_SWAPS
-    notes = [f"some levels will seldom swap. {cure_of(predicted)}"] if rare else []
+    notes = [f"some levels will seldom swap. {cure_of(predicted, predicted)}"] if rare else []
     return ladder_in_words(noise.rates, predicted), notes
 
 

@@ -239,15 +239,18 @@ class Neighbourhoods(nn.Module):
 
     def labels(self, space: Space) -> dict[str, dict[int, Labels]]:
         """Names for the places of the two weights."""
-        names = self.block.attribute.categories
-        nodes = [tuple(one) for one in product(*(b.attribute.categories for b in self.unary))]
+        # Another language may list attributes and categories in another order: labels have none.
+        names, own = self.block.attribute.categories, [b.attribute.name for b in self.unary]
+        nodes = [
+            tuple(sorted(zip(own, one, strict=True)))
+            for one in product(*(b.attribute.categories for b in self.unary))
+        ]
         numbers = [*range(self.cap), f"{self.cap} or more"]  # another cap, another meaning
         around = [
-            tuple((names[t], n) for t, n in zip(self.ties, row, strict=True) if n)
+            tuple(sorted((names[t], str(n)) for t, n in zip(self.ties, row, strict=True) if n))
             for row in product(numbers, repeat=len(self.ties))
         ]
-        # Another language may list the two kinds in the other order: the label of a tie has none. The
-        # places whose first kind comes after the second are not used.
+        # The places whose first kind comes after the second are not used.
         ends = [
             tuple(sorted((one, other))) if at <= place else ("not used", one, other)
             for at, one in enumerate(nodes)
@@ -290,6 +293,7 @@ class LocalPotential(BasePotential):
                 token="model.local",
                 kind="unsupported",
             )
+        chosen.sort(key=lambda block: block.attribute.name)  # whatever the order of a language
         self.parts = nn.ModuleList([Neighbourhoods(space, levels, block) for block in chosen])
 
     def grounded(self, space: Space) -> "LocalPotential":

@@ -86,7 +86,9 @@ class RingsPotential(BasePotential):
         adjacent[world, one[link], other[link]] = 1
         adjacent[world, other[link], one[link]] = 1
         world, low, high = adjacent.triu(1).nonzero().T
-        around = self._ways_round(adjacent, world, low, high)
+        at_a_time = max(1, _ROWS // nodes**2)
+        links = zip(*(one.split(at_a_time) for one in (world, low, high)), strict=True)
+        around = torch.cat([low[:0], *(self._ways_round(adjacent, *some) for some in links)])
         size = torch.where(around > 0, around + 1, 0)
         far = torch.where(size > 0, size, nodes + 1)
         smallest = far.new_full((count, nodes), nodes + 1)

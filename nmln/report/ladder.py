@@ -73,7 +73,9 @@ def _rare(levels: Levels, measured: Sequence[float], places: Sequence[int]) -> l
             f"Swaps are taken less than {percent(RARE_SWAPS)} of the time {', '.join(each[:_SHOWN])}"
             f"{more}{_predicted(levels, places)}"
         )
-    cure = cure_of([levels.predicted[place] for place in places] if levels.predicted else [])
+    cure = cure_of(
+        [levels.predicted[place] for place in places] if levels.predicted else [], levels.predicted
+    )
     return [f"{what}: worlds hardly travel there. {cure}"]
 
 
@@ -83,8 +85,11 @@ def _predicted(levels: Levels, places: Sequence[int]) -> str:
     return f" (predicted {share_range([levels.predicted[place] for place in places])})"
 
 
-def cure_of(predicted: Sequence[float]) -> str:
-    """What to do about pairs that seldom swap, by their predictions; none are known for temperatures."""
+def cure_of(predicted: Sequence[float], of_all: Sequence[float]) -> str:
+    """What to do about pairs that seldom swap, by their predictions; none are known for temperatures.
+
+    The mean prediction of all pairs is about the swap probability that a ladder was made for.
+    """
     if not predicted:
         return "Put a level between them."
     if min(predicted) < _FEW:
@@ -92,7 +97,7 @@ def cure_of(predicted: Sequence[float]) -> str:
             "They are too far apart for these worlds: train with the levels that are chosen for them "
             "(--set ladder.rates=auto), or put a level between them."
         )
-    closer = min(0.9, round(min(predicted) + 0.1, 1))
+    closer = min(0.9, round(sum(of_all) / len(of_all) + 0.1, 1))
     return (
         "Train longer, or take closer levels in a new run that starts with these weights "
         f"(--from, --set ladder.rates=auto --set ladder.swap={closer:g})."

@@ -28,10 +28,14 @@ def planned(minutes: float, trainer: Trainer) -> Config:
     most = steps_of_passes(trainer)
     if most is None or steps <= most:
         return _lasting(config, steps, config.chains.sweeps)
-    more = _with_sweeps(config, config.chains.sweeps + 1)
-    added = max(_seconds(trainer, more) - each, 1e-9)
-    sweeps = config.chains.sweeps + int((seconds / most - each) / added)
-    return _lasting(config, most, max(config.chains.sweeps, min(MOST_SWEEPS, sweeps)))
+    least = config.chains.sweeps
+    if least >= MOST_SWEEPS:
+        return _lasting(config, most, least)
+    # Many sweeps are timed: the difference of two times that are nearly equal would be noise.
+    longest = _seconds(trainer, _with_sweeps(config, MOST_SWEEPS))
+    added = max((longest - each) / (MOST_SWEEPS - least), 1e-9)
+    spare = min((seconds / most - each) / added, MOST_SWEEPS - least)
+    return _lasting(config, most, least + int(spare))
 
 
 def steps_of_passes(trainer: Trainer) -> int | None:

@@ -69,6 +69,15 @@ def test_pieces_can_be_counted_from_now_on_and_a_fit_starts_there() -> None:
     assert torch.allclose(moved, weights["parts.0.potential.update.0"], atol=0.1)
 
 
+def test_rings_are_for_graph_networks_only() -> None:
+    with pytest.raises(InputError, match="only the potential graph can be shown rings") as error:
+        override(CONFIG, {"model.rings": True, "model.potential": "fragment"})
+    assert (error.value.kind, error.value.token) == ("conflict", "model.rings")
+    seeing = override(CONFIG, {"model.rings": True})
+    again = override(seeing, {"model.potential": "fragment", "model.rings": False})
+    assert again.model.potential == "fragment", "checked together, in whatever order they come"
+
+
 @pytest.mark.parametrize("bound", [0.0, 50.0])
 def test_rings_that_are_shown_from_now_on_mean_nothing_at_first(bound: float) -> None:
     plain = override(CONFIG, {"model.bound": bound})

@@ -1,6 +1,7 @@
 """The local part: its start in closed form, against enumeration, and what it shares between domains."""
 
 from copy import deepcopy
+from dataclasses import replace
 from itertools import pairwise, permutations, product
 
 import pytest
@@ -11,10 +12,11 @@ from nmln.errors import InputError
 from nmln.language import Attribute, Language, predicate
 from nmln.potentials import local
 from nmln.potentials.independent import IndependentPotential
-from nmln.potentials.inheritance import labels_of
+from nmln.potentials.inheritance import inherit, labels_of
 from nmln.potentials.local import LocalPotential
 from nmln.potentials.total import TotalPotential
 from nmln.space import Space
+from nmln.worlds import from_atoms, true_atoms
 from tests.strategies import random_worlds
 
 BONDS = Attribute("bond", ("node", "node"), ("none", "single", "double"), True, False)
@@ -271,6 +273,27 @@ def test_the_label_of_a_tie_has_no_order() -> None:
     assert len(used) == 18
     assert used == {label for place, label in enumerate(other) if place // 3 % 3 <= place % 3}
     assert len(set(own)) == len(own)
+
+
+def test_labels_do_not_depend_on_the_order_of_declarations() -> None:
+    """Weights go to the same places in a language that lists attributes and values otherwise."""
+    smokes, cancer = predicate("smokes", "node"), predicate("cancer", "node")
+    other = predicate("near", "node", "node", symmetric=True)
+    values = BONDS.values
+    turned = replace(BONDS, values=(values[0], *reversed(values[1:])))
+    spaces = [
+        Space(Language(*declared), {"node": 3})
+        for declared in ((smokes, cancer, BONDS, other), (other, turned, cancer, smokes))
+    ]
+    own, new = (LocalPotential(space, 1) for space in spaces)
+    rng = Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in own.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=rng))
+    inherit(new, own, [0])
+    worlds = random_worlds(spaces[0], 40, 2)
+    there = torch.stack([from_atoms(spaces[1], true_atoms(spaces[0], world)) for world in worlds])
+    assert torch.allclose(own.score(worlds[None]), new.score(there[None]), atol=1e-5)
 
 
 def test_a_loop_and_a_lonely_node_are_no_neighbours() -> None:

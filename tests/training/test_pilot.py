@@ -12,7 +12,6 @@ from nmln.model import Model
 from nmln.training import Trainer, pilot
 from nmln.training.pilot import MOST_SWEEPS, planned
 from tests.model.test_domains import buckets
-from tests.training.test_marginals import same
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "ladder": {"rates": [0.2, 0.05]},
@@ -27,6 +26,17 @@ def trainer(passes: float = 0.0) -> Trainer:
     data = buckets()
     model = Model.build(data, config=configure(settings))
     return Trainer(model.potential, data, model.config)
+
+
+def equal_trees(one: Any, other: Any) -> bool:
+    """Whether all tensors and values of two trees are equal."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one.nan_to_num(), other.nan_to_num())  # sizes that a kernel does not have
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal_trees(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(equal_trees, one, other))
+    return one == other
 
 
 def costing(monkeypatch: pytest.MonkeyPatch, fixed: float, sweep: float) -> None:
@@ -60,9 +70,11 @@ def test_a_pilot_leaves_no_trace() -> None:
     run, other = trainer(passes=2.0), trainer(passes=2.0)
     config = planned(1.0, run)
     assert config.chains.sweeps > 2
-    assert same(run, other)
     assert run.config == other.config
+    for one in (run, other):
+        one.step()
     assert run.blocks[0].parts[0].chains.config == other.config.chains
+    assert equal_trees(run.tree(), other.tree())
 
 
 def test_the_chains_take_the_sweeps_of_the_plan() -> None:
