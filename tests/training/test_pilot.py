@@ -31,12 +31,23 @@ def trainer(passes: float = 0.0) -> Trainer:
 def equal_trees(one: Any, other: Any) -> bool:
     """Whether all tensors and values of two trees are equal."""
     if isinstance(one, torch.Tensor):
-        return torch.equal(one.nan_to_num(), other.nan_to_num())  # sizes that a kernel does not have
+        return torch.equal(
+            one.nan_to_num(), other.nan_to_num()
+        )  # sizes that a kernel does not have
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(equal_trees(one[k], other[k]) for k in one)
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(equal_trees, one, other))
     return one == other
+
+
+def untimed(run: Trainer) -> dict[str, Any]:
+    """The whole state of a run but the seconds that it took."""
+    tree = run.tree()
+    for block in tree["ranks"]:
+        for domain in block["domains"]:
+            domain["evaluations"] = domain["evaluations"][:2]
+    return tree
 
 
 def costing(monkeypatch: pytest.MonkeyPatch, fixed: float, sweep: float) -> None:
@@ -74,7 +85,7 @@ def test_a_pilot_leaves_no_trace() -> None:
     for one in (run, other):
         one.step()
     assert run.blocks[0].parts[0].chains.config == other.config.chains
-    assert equal_trees(run.tree(), other.tree())
+    assert equal_trees(untimed(run), untimed(other))
 
 
 def test_the_chains_take_the_sweeps_of_the_plan() -> None:
