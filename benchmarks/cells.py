@@ -7,6 +7,8 @@ import os
 import shlex
 import subprocess
 import sys
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,30 @@ class Cell:
 
     def done(self, step: str) -> bool:
         return bool(self.known().get(step, {}).get("done"))
+
+
+def steps_of_run(folder: Path) -> list[dict[str, Any]]:
+    """What a training has recorded about each of its steps."""
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def minutes_until(
+    steps: Sequence[dict[str, Any]], spent: float, shares: Sequence[float], recent: int
+) -> dict[str, float]:
+    """The minutes, of all steps in equal parts, until a share of the chains at the target was valid.
+
+    The share is the mean of some recent measurements.
+    """
+    last, reached = deque[float](maxlen=recent), dict[str, float]()
+    for one in steps:
+        if "valid" not in one:
+            continue
+        last.append(one["valid"])
+        for wanted in shares:
+            if len(last) == recent and sum(last) / recent >= wanted:
+                reached.setdefault(f"{wanted:.0%}", spent * one["step"] / len(steps))
+    return reached
 
 
 def drawn_so_far(folder: Path) -> list[str | None]:

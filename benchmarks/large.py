@@ -1,7 +1,7 @@
 """Molecules of 15 and 20 atoms, beside a string model: `python -m benchmarks.large CELL [CELL ...]`.
 
 A cell is a data set and a model, such as `chembl-15:nmln` or `chembl-20:gru`. The model is trained for
-some minutes of processor time with the settings of `nmln run`, or as the baseline `gru`, sampled, and
+some minutes with the settings of `nmln run`, or as the baseline `gru`, sampled, and
 measured, all on one core, by the commands that a user would type. Sets are found through `NMLN_DATA`;
 the split is the usual one. Whatever was interrupted continues, and what is done is not repeated.
 
@@ -15,17 +15,16 @@ docs/explanation/sizes.md; without anything it is printed.
 
 import argparse
 import json
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.cells import Cell
+from benchmarks.cells import Cell, minutes_until, steps_of_run
 from benchmarks.pages import put
 from benchmarks.quality import SHARES
-from benchmarks.sizes import PRESET, ROOT, steps_of
+from benchmarks.sizes import PRESET, ROOT
 from nmln.evaluation import MARKS
 from nmln.files import plain, write_json
 
@@ -55,13 +54,14 @@ class Large(Cell):
         words, output = self.words("train"), ["--output", self.folder]
         if any((self.folder / name).exists() for name in ("config.json", "baseline.json")):
             self.nmln("training", *words, "--resume", self.folder)
-        elif self.ours:
-            steps = steps_of({"source": self.data}, self.minutes, more)
+            return
+        budget = ["--minutes", self.minutes, *output]
+        if self.ours:
             changes = [word for one in more for word in ("--set", one)]
-            once = ["--preset", PRESET, *changes, "--processes", 1, "--steps", steps]
-            self.nmln("training", *words, self.data, *once, *output)
+            once = ["--preset", PRESET, *changes, "--processes", 1]
+            self.nmln("training", *words, self.data, *once, *budget)
         else:
-            self.nmln("training", *words, self.model, self.data, "--minutes", self.minutes, *output)
+            self.nmln("training", *words, self.model, self.data, *budget)
 
     def measure(self) -> None:
         """Samples, likelihood and evaluation, each once."""
@@ -91,16 +91,9 @@ class Large(Cell):
 
 def grown(folder: Path, spent: float) -> dict[str, Any]:
     """How the validity of the training chains grew, and how often levels swapped at the end."""
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    steps = [json.loads(line) for line in lines]
-    valid = [(one["step"], one["valid"]) for one in steps if "valid" in one]
-    recent, reached = deque[float](maxlen=RECENT), dict[str, float]()
-    for step, share in valid:
-        recent.append(share)
-        for wanted in SHARES:
-            if len(recent) == RECENT and sum(recent) / RECENT >= wanted:
-                reached.setdefault(f"{wanted:.0%}", spent * step / len(steps))
+    steps = steps_of_run(folder)
     swaps = torch.tensor([one["swaps"] for one in steps[-LAST:]]).mean(0)
+    reached = minutes_until(steps, spent, SHARES, RECENT)
     return {"updates": len(steps), "minutes_until_valid": reached, "swaps": swaps.tolist()}
 
 

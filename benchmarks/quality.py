@@ -34,11 +34,7 @@ from nmln.training import DivergenceError, Metrics, Return, Trainer, train
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "quality.json"
 SHARES = (0.60, 0.85, 0.95)
-SETTLED, PILOT, LOOK = (
-    40,
-    10,
-    25,
-)  # steps before and while it is timed; between two checks of the chains
+PILOT, LOOK = 10, 25  # steps that are timed; steps between two checks of the chains
 CHAINS, BURN_IN, SWEEPS = 200, 100, 100  # of the samples at the end
 ANNEALED, ANNEALING, RECORDED = 60, 1500, 600  # chains, steps and sweeps that log Z comes from
 KERNEL, MOVES = "gradients", 10  # for every setting, so that models are compared

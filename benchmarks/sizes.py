@@ -14,7 +14,6 @@ docs/explanation/sizes.md.
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ import torch
 
 from benchmarks.cells import Cell, drawn
 from benchmarks.pages import put
-from benchmarks.quality import parsed, steps_in
-from nmln.config import configure, override
+from benchmarks.quality import steps_in
+from nmln.config import configure
 from nmln.evaluation import MARKS, evaluate
 from nmln.files import plain, write_json, write_lines
 from nmln.model import Model
@@ -78,10 +77,9 @@ class Sizes(Cell):
         return {"name": self.name, "sizes": self.sizes, "steps": self.known(), "by_size": found}
 
 
-def steps_of(data: dict[str, Any], minutes: float, changes: Sequence[str] = ()) -> int:
-    """As many steps as fit into the processor time; changes are settings as KEY=VALUE."""
+def steps_of(data: dict[str, Any], minutes: float) -> int:
+    """As many steps as fit into the processor time."""
     config = configure({"data": data, "training": {"steps": 10**6}}, preset=PRESET)
-    config = override(config, parsed(changes))
     learned = sources.load(config.data).learned
     return steps_in(minutes, Model.build(learned, config=config), learned)
 

@@ -15,13 +15,12 @@ Whatever was interrupted continues, and what is done is not repeated. Without na
 
 import argparse
 import json
-from collections import deque
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.cells import Cell
+from benchmarks.cells import Cell, minutes_until, steps_of_run
 from benchmarks.quality import SHARES
 from benchmarks.sizes import PRESET, ROOT, Sizes, mix, steps_of
 from nmln.files import plain, write_json
@@ -54,24 +53,16 @@ class Start(Cell):
 
 def described(name: str, cell: Cell) -> dict[str, Any]:
     """How the validity of the chains grew."""
-    lines = (cell.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    steps = [json.loads(line) for line in lines]
+    steps = steps_of_run(cell.folder)
     spent = cell.known()["training"]["cpu_seconds"] / 60
     valid = [(one["step"], one["valid"]) for one in steps if "valid" in one]
-    recent: deque[float] = deque(maxlen=RECENT)
-    reached: dict[str, float] = {}
-    for step, share in valid:
-        recent.append(share)
-        for wanted in SHARES:
-            if len(recent) == RECENT and sum(recent) / RECENT >= wanted:
-                reached.setdefault(f"{wanted:.0%}", spent * step / len(steps))
     return {
         "name": name,
         "command": cell.known()["training"]["command"],
         "cpu_minutes": spent,
         "steps": len(steps),
-        "minutes_until_valid": reached,
-        "valid_at_the_end": sum(recent) / len(recent),
+        "minutes_until_valid": minutes_until(steps, spent, SHARES, RECENT),
+        "valid_at_the_end": sum(share for _, share in valid[-RECENT:]) / RECENT,
         "swaps_at_the_end": steps[-1]["swaps"],
         "valid": valid,
     }
