@@ -7,8 +7,8 @@ from jaxtyping import Float, Int64, Integer
 from torch import Tensor, nn
 from torch_geometric.nn import FastRGCNConv, RGCNConv, global_add_pool
 
-from nmln.potentials.base import LevelLinear
 from nmln.potentials.graph import GraphPotential
+from nmln.potentials.layers import LevelLinear
 
 
 class Batch(NamedTuple):

@@ -200,6 +200,9 @@ class OptimiserConfig:
     # length of a step along the mean gradient of all levels, relative to that along a level's own
     # gradient (`adam` only); 0: each level by itself, as in the paper
     common: float = 1.0
+    # draws the parameters of neighbouring levels together, by this number times the learning rate at
+    # every step; raise it where they seldom swap, or where the target learns by heart
+    smooth: float = 0.0
     # the learning rate after the warm-up: `cosine` falls to 0 at the last step, `constant` stays
     schedule: Literal["cosine", "constant"] = "cosine"
     # number of first steps, during which the learning rate grows from 0; 0: none
@@ -215,12 +218,16 @@ class OptimiserConfig:
     # factor of a penalty on the mean squared score of both phases, per nat squared; raise it
     # where scores grow without bounds
     energy_penalty: float = 0.0
-    # distance above the mean score of their level, in nats, beyond which data are pulled down;
-    # keeps rare kinds of data from running away; 0: none
-    spread: float = 4.0
+    # data that score above 95 % of their level's chains are pulled down, so many nats above as strongly as
+    # the likelihood pulls them up; keeps rare kinds of data from running away; 0: none
+    spread: float = 2.0
     # decay per step of the moving average of the parameters that samples are drawn from, below 1;
     # 0: no average
     average: float = 0.998
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON values; `smooth` only if it is not 0."""
+        return _in_json(self, ("smooth",))
 
 
 @dataclass(frozen=True)
@@ -283,10 +290,9 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values: tuples become lists."""
         found = json.loads(json.dumps(asdict(self)))
-        later = {
-            name: getattr(self, name).to_dict() for name in ("data", "ladder", "model", "training")
-        }
-        return {**found, **later}
+        later = ("data", "ladder", "model", "optimiser", "training")
+        changed = {name: getattr(self, name).to_dict() for name in later}
+        return {**found, **changed}
 
 
 def configure(

@@ -21,7 +21,7 @@ _NOT_NEGATIVE = (
     "training.steps", "training.passes", "training.warm_start", "training.processes", "training.blocks",
     "training.retries", "training.checkpoint_seconds", "chains.changes", "model.bound",
     "optimiser.common", "optimiser.warm_up", "optimiser.clip", "optimiser.weight_decay",
-    "optimiser.energy_penalty", "optimiser.spread",
+    "optimiser.energy_penalty", "optimiser.spread", "optimiser.smooth",
 )  # fmt: skip
 
 

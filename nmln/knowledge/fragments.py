@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Generator, Tensor, nn
 
 from nmln.knowledge.parts import Bits, Dropout, Index, PotentialPart, PreparedPart, Worlds
-from nmln.potentials.base import uniform_weights
+from nmln.potentials.layers import uniform_weights
 
 _AT_ONCE = 2**23  # the most numbers in one gathered batch of fragments
 

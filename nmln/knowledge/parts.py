@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Generator, Tensor, nn
 
-from nmln.potentials.base import uniform_weights
+from nmln.potentials.layers import uniform_weights
 
 Bits = Float[Tensor, "heads tails relations"]
 Worlds = Float[Tensor, "worlds heads tails relations"]

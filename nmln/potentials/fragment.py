@@ -12,7 +12,8 @@ from torch import Generator, Tensor, nn
 from nmln.config import ModelConfig
 from nmln.errors import InputError
 from nmln.memory import refuse_size
-from nmln.potentials.base import Labels, LevelMLP, NeuralPotential, sharing, uniform_weights
+from nmln.potentials.base import Labels, NeuralPotential, sharing
+from nmln.potentials.layers import LevelMLP, uniform_weights
 from nmln.potentials.registry import POTENTIALS, NamedPotential
 from nmln.space import Space
 from nmln.types import OneHot, Scores

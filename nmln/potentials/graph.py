@@ -16,15 +16,9 @@ from torch import Generator, Tensor, nn
 from nmln.config import ModelConfig
 from nmln.errors import InputError
 from nmln.potentials import compiled
-from nmln.potentials.base import (
-    BasePotential,
-    Labels,
-    LevelLinear,
-    LevelMLP,
-    sharing,
-    uniform_weights,
-)
+from nmln.potentials.base import BasePotential, Labels, sharing
 from nmln.potentials.compiled import Kernel, Library
+from nmln.potentials.layers import LevelLinear, LevelMLP, uniform_weights
 from nmln.potentials.messages import (
     Weights,
     Workspace,

@@ -6,7 +6,8 @@ from torch.nn.functional import conv2d
 
 from nmln.config import ModelConfig
 from nmln.errors import InputError
-from nmln.potentials.base import Labels, LevelMLP, NeuralPotential, uniform_weights
+from nmln.potentials.base import Labels, NeuralPotential
+from nmln.potentials.layers import LevelMLP, uniform_weights
 from nmln.potentials.registry import POTENTIALS, NamedPotential
 from nmln.space import Space
 from nmln.types import OneHot, Scores

@@ -10,6 +10,9 @@ from nmln.potentials.base import BasePotential
 from nmln.types import Values
 
 
+_HIGH = 0.95  # share of the chains that ordinary data do not score above
+
+
 class Phases(NamedTuple):
     """Mean scores of both phases of a step, level by level."""
 
@@ -36,9 +39,9 @@ def accumulate_gradient(
     For each level: minus the mean score of `positive` plus the mean score of `negative`, which are
     chains at that level's distribution (with `weights` that sum to one, where they lag behind it).
     `penalty` times the mean squared score of both keeps energies from growing without bounds.
-    `spread` is a number of nats: data farther than that above the mean of their level are pulled down,
-    as strongly as the likelihood pulls up when they are twice as far. Kinds of worlds that chains hardly
-    find would otherwise be raised above the others without limit, because no chain there lowers them.
+    `spread` is a number of nats: data that score above 95 % of the chains of their level are pulled
+    down, as strongly as the likelihood pulls up when they are so far above. Kinds of worlds that chains
+    hardly find would otherwise be raised above the others without limit, because no chain lowers them.
     Each level has parameters of its own, so that the sum over levels trains each on its own. `share` is
     that of these data among all, where several domains are learned together.
     """
@@ -53,7 +56,9 @@ def accumulate_gradient(
         loss = loss + penalty * (above.square().mean(1) + below.square().mean(1)).sum()
     if spread:
         # From the mean, not from a fixed number, so that the scores are not all pulled down together.
-        away = above - up[:, None] - spread
+        # Not from the highest chain: one that has found such a kind seldom leaves it.
+        limit = (below.detach().quantile(_HIGH, dim=1) - up).relu().detach()
+        away = above - (up + limit)[:, None]
         loss = loss + (away.relu().square().mean(1) / (2 * spread)).sum()
     (loss if share == 1 else share * loss).backward()
     return Phases(up.detach(), down.detach())

@@ -159,6 +159,24 @@ def clip_by_level(
     return norms.cpu().double()
 
 
+_FARTHEST = 0.25  # of the way to each neighbour; from 0.5 on, levels would change places
+
+
+@torch.no_grad()
+def draw_together(parameters: Iterable[nn.Parameter], levels: int, share: float) -> None:
+    """Move the parameters of every level towards those of its neighbours, by a share of the difference.
+
+    Neighbours learn from nearly the same data. Where their parameters differ by chance only, worlds
+    that they exchange lose probability for nothing. The mean over the levels stays.
+    """
+    share = min(share, _FARTHEST)
+    for parameter in parameters:
+        if parameter.requires_grad and by_level(parameter, levels):
+            step = parameter.diff(dim=0).mul_(share)
+            parameter[:-1].add_(step)
+            parameter[1:].sub_(step)
+
+
 @torch.no_grad()
 def follow(average: nn.Module, current: nn.Module, decay: float, step: int) -> None:
     """Move the averaged parameters towards the current ones; faster in the first steps."""

@@ -28,6 +28,7 @@ from nmln.training.method import Method
 from nmln.training.objective import Phases, accumulate_gradient, accumulate_local_gradient
 from nmln.training.optimiser import (
     clip_by_level,
+    draw_together,
     follow,
     learning_rate,
     make_optimiser,
@@ -202,6 +203,8 @@ class Trainer:
         )
         with paced(self.potential.parameters(), self.pace):
             self.optimiser.step()
+            if smooth := self.config.optimiser.smooth:
+                draw_together(self.potential.parameters(), self.potential.levels, rate * smooth)
         return phases, norms
 
     def _accumulate(self) -> tuple[list[list[Phases]], list[Tensor]]:

@@ -7,7 +7,14 @@ from nmln.formats.mln import parse_formula
 from nmln.language import Language, predicate
 from nmln.model import Model
 from nmln.space import Space
-from nmln.training.optimiser import BETAS, CommonAdam, make_optimiser, next_pace, paced
+from nmln.training.optimiser import (
+    BETAS,
+    CommonAdam,
+    draw_together,
+    make_optimiser,
+    next_pace,
+    paced,
+)
 
 LEVELS = 3
 
@@ -112,3 +119,24 @@ def test_the_pace_settles_where_the_wanted_share_of_chains_counts() -> None:
     shares = (-((pace * spread) ** 2)).exp()
     assert pace[0] == 1  # it can go as far as it likes
     torch.testing.assert_close(shares[1:], torch.full((2,), 0.5, dtype=torch.float64))
+
+
+def test_neighbouring_levels_are_drawn_together_and_keep_their_mean() -> None:
+    given = parameters()
+    before = [one.detach().clone() for one in given]
+    draw_together(given, LEVELS, 0.1)
+    a, b, c = before[0]
+    torch.testing.assert_close(given[0][0], a + 0.1 * (b - a))
+    torch.testing.assert_close(given[0][1], b + 0.1 * (a - b) + 0.1 * (c - b))
+    torch.testing.assert_close(given[0].mean(0), before[0].mean(0))
+    for one, old in zip(given[2:], before[2:], strict=True):  # they belong to all levels
+        torch.testing.assert_close(one, old, rtol=0, atol=0)
+    for _ in range(200):
+        draw_together(given, LEVELS, 1e9)  # as far as neighbours may go
+    torch.testing.assert_close(given[0], before[0].mean(0).expand_as(given[0]))
+
+
+def test_a_frozen_parameter_is_not_drawn() -> None:
+    one = nn.Parameter(torch.arange(6.0).reshape(LEVELS, 2), requires_grad=False)
+    draw_together([one], LEVELS, 0.1)
+    assert one.tolist() == [[0, 1], [2, 3], [4, 5]]
