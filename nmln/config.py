@@ -235,6 +235,9 @@ class TrainingConfig:
     # most passes over the data that `minutes` is turned into; time that is left goes to more sweeps in
     # each step, up to 8. More passes learn the data by heart; 0: no limit
     passes: float = 0.0
+    # what `minutes` are minutes of: the `wall` clock, or the `processor` time of every process, which
+    # does not depend on what else the machine does
+    clock: Literal["wall", "processor"] = "wall"
     # corrupted worlds per step and level; raise it together with `chains.replicas`
     batch: int = 100
     # experimental, no gain on molecules so far: number of first steps that learn by
@@ -261,8 +264,8 @@ class TrainingConfig:
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as JSON values; the device and the passes only if they are named."""
-        return _in_json(self, ("device", "passes"))
+        """The settings as JSON values; those of later versions only if they are named."""
+        return _in_json(self, ("device", "passes", "clock"))
 
 
 @dataclass(frozen=True)
