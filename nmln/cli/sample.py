@@ -32,8 +32,8 @@ def sample(
         typer.Option(
             min=0,
             metavar="M",
-            help="End after M minutes of processor time and keep what was drawn: equally many samples of "
-            "every chain (only molecules of one size).",
+            help="End after M minutes of processor time and keep what was drawn: equally many samples "
+            "of every chain (only molecules of one size).",
             show_default="no limit",
         ),
     ] = 0.0,

@@ -295,6 +295,8 @@ def _as_far(job: SamplingJob, kept: Sequence[Kept]) -> SamplingJob:
 
     Every chain has the same number of them, so blocks that came further give some up.
     """
+    if not job.settings.minutes:
+        return job
     draws = min(one.draws(job.settings) for one in kept)
     samples = min(job.settings.samples, draws * job.settings.chains)
     return replace(job, settings=replace(job.settings, samples=samples))
