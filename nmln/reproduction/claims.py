@@ -10,20 +10,21 @@ _LEVELS = "nmln reproduce levels"
 _BOTH = "It does not hold if it is below one of them."
 
 ABOVE = (
-    f"Two samplers are compared at an equal number of samples by two shares of the test set: what is among "
-    f"the {RANK:,} most frequent molecules, and what was generated at all. One is *ahead* in a share if "
-    "the 95 % interval of the difference (Newcombe's method, test molecules as draws) is above zero or, "
-    "where both have several seeds, if its least share is above the other's largest. It is *above* if it "
-    "is ahead in one share and the other is ahead in none."
+    "Two samplers are compared at an equal number of samples by two shares of the test set: what is "
+    f"among the {RANK:,} most frequent molecules, and what was generated at all. One is ahead in a "
+    "share if the 95 % interval of the difference (Newcombe's method, test molecules as draws) is above "
+    "zero or, where both have several seeds, if its least share is above the other's largest. It is "
+    "above if it is ahead in one share and the other is ahead in none."
 )
 """What the rules mean by above, for readers."""
 
 CLAIMS = (
     Claim(
         "C1",
-        "Parallel noising is an exact sampler: moves and swaps leave the target of every level unchanged.",
-        "Holds if one step from the exact distribution changes no probability by more than rounding, and "
-        "a broken twin of each step does.",
+        "Parallel noising is an exact sampler: moves and swaps leave the target of every level "
+        "unchanged.",
+        "Holds if one step from the exact distribution changes no probability by more than rounding, "
+        "and a broken twin of each step does.",
         "nmln reproduce exactness",
         toys.exactness,
     ),
@@ -70,8 +71,8 @@ CLAIMS = (
         "C7",
         "NMLN* is above Gibbs sampling with 100 and with 500 chains, and more chains alone do not help.",
         "Holds if NMLN* is above s.4 and s.5, at equal CPU minutes and at equal updates, and at equal "
-        "updates neither is s.4 above s.3 nor s.5 above s.4. Does not hold if NMLN* is below one of them "
-        "or more chains are above fewer.",
+        "updates neither is s.4 above s.3 nor s.5 above s.4. Does not hold if NMLN* is below one of "
+        "them or more chains are above fewer.",
         _ABLATIONS,
         molecules.above_more_chains,
     ),
@@ -86,8 +87,8 @@ CLAIMS = (
     Claim(
         "C9",
         "At 9 and 10 atoms NMLN* is at least as good as string models.",
-        "Holds if no string model is above the preset molecules on any data set; does not hold if one is "
-        "on at least half of them.",
+        "Holds if no string model is above the preset molecules on any data set; does not hold if one "
+        "is on at least half of them.",
         _RECALL,
         molecules.level_with_strings,
     ),
@@ -95,8 +96,9 @@ CLAIMS = (
         "C10",
         "Hardly any sample is valid at rate 0.1, almost all are at 0.001, and validity rises from level "
         "to level.",
-        "Holds if at most 5 % are valid at the noisiest level and at least 95 % at the target, by their 95 % "
-        "intervals, without a fall beyond the intervals between; does not hold if an interval excludes one.",
+        "Holds if at most 5 % are valid at the noisiest level and at least 95 % at the target, by their "
+        "95 % intervals, without a fall beyond the intervals between; does not hold if an interval "
+        "excludes one of these.",
         _LEVELS,
         molecules.validity_by_level,
     ),
@@ -110,8 +112,8 @@ CLAIMS = (
     ),
     Claim(
         "C12",
-        "At 15 and 20 atoms NMLN* is above DiGress in recall and validity, and string models are ahead of "
-        "NMLN*.",
+        "At 15 and 20 atoms NMLN* is above DiGress in recall and validity, and string models are ahead "
+        "of NMLN*.",
         "Each part holds by the majority of its comparisons: recall, validity (95 % interval of the "
         "difference), and a string model above NMLN* on the data set. Holds if all parts hold; does not "
         "hold if one does not.",

@@ -1,6 +1,7 @@
 """The rules of C5 to C12, on molecules."""
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from nmln.reproduction.comparing import Compared, Measured, compare, difference, rows_of
@@ -105,9 +106,7 @@ def validity_by_level(results: Results) -> Judgement:
     if not found or not found["rows"]:
         return missing("nmln reproduce levels")
     valid = [row["valid"] for row in found["rows"]]
-    falls = [
-        one for one, other in zip(valid, valid[1:], strict=False) if other["high"] < one["low"]
-    ]
+    falls = [one for one, other in pairwise(valid) if other["high"] < one["low"]]
     first, last = valid[0], valid[-1]
     verdict: Verdict = OPEN
     if first["low"] > FEW or last["high"] < ALMOST_ALL or falls:
@@ -165,7 +164,7 @@ def larger_molecules(results: Results) -> Judgement:
             sets.append(HOLDS if below else FAILS if beaten else OPEN)
     if not recall or not strings:
         return missing("nmln reproduce recall")
-    parts = {
+    parts: dict[str, Verdict] = {
         "above DiGress in recall": mostly_above(recall),
         "above DiGress in validity": _mostly(valid),
         "string models ahead": _most(sets),
