@@ -77,14 +77,14 @@ def _work(
     from nmln.reproduction.work import CellFailedError, start_as, work_on
 
     left = made.expected(jobs)
-    hours = sum(left.values()) / 60
+    whole = in_words(sum(left.values()))
+    done = len(jobs) - len(left)
     typer.echo(
-        f"{len(jobs)} cells, {len(jobs) - len(left)} done; the others take about {hours:,.1f} hours of "
-        "one processor core",
+        f"{len(jobs)} cells, {done} done; the others take about {whole} of one processor core",
         err=True,
     )
     if left and made.budget.full and not yes:
-        _ask(hours)
+        _ask(whole)
     start = partial(start_as, [sys.executable, "-c", _CHILD, str(os.getpid())])
     failed, busy = list[str](), list[str]()
     try:
@@ -108,14 +108,19 @@ def _work(
     return failed, busy
 
 
-def _ask(hours: float) -> None:
+def in_words(minutes: float) -> str:
+    """A time that is only an estimate."""
+    return f"{minutes:.0f} minutes" if minutes < 90 else f"{minutes / 60:,.1f} hours"
+
+
+def _ask(whole: str) -> None:
     """Ask before days of computing."""
-    question = f"About {hours:,.0f} hours of one processor core. Start?"
+    question = f"This takes about {whole} of one processor core. Start?"
     if sys.stdin.isatty():
         typer.confirm(question, abort=True)
         return
     raise InputError(
-        f"this takes about {hours:,.0f} hours of one processor core. Give --yes to start it.",
+        f"this takes about {whole} of one processor core. Give --yes to start it.",
         token="--yes",
         kind="missing",
     )

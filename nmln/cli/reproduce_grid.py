@@ -179,7 +179,7 @@ def everything(
 ) -> None:
     """Run all experiments of the paper: those without molecules first, then the whole grid.
 
-    At the budget quick about 40 CPU hours. Finished cells are kept, and the same command continues;
+    At the budget quick about 35 CPU hours. Finished cells are kept, and the same command continues;
     started twice, it works on two cells at a time.
     """
     from nmln.reproduction import grid as figures

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from nmln.reproduction.comparing import Compared, Measured, compare, difference, rows_of
+from nmln.reproduction.datasets import DATA_SETS
 from nmln.reproduction.verdicts import (
     FAILS,
     HOLDS,
@@ -75,9 +76,8 @@ def above_digress(results: Results) -> Judgement:
     found = [one for figure in figures for one in _rivals(results[figure])]
     if not found:
         return missing("nmln reproduce recall")
-    return Judgement(
-        mostly_above(found), tuple(map(in_words, found)), _sentence(found), tuple(figures)
-    )
+    why = f"{_sentence(found)} {len(figures)} of {len(DATA_SETS)} data sets were run."
+    return Judgement(mostly_above(found), tuple(map(in_words, found)), why, tuple(figures))
 
 
 def level_with_strings(results: Results) -> Judgement:
