@@ -56,6 +56,7 @@ Recorded = Mapping[str, Results]
 
 TITLE = "The claims of the paper"
 _ORDER = list(reversed(BUDGETS))
+_OF_EXPERIMENTS = ("C1", "C2", "C3", "C4")
 _EXPERIMENTS = ("two-peaks", "toy-tracking", "n-queens")
 
 _LEAD = (
@@ -97,7 +98,7 @@ def _judged(
     there = [(name, one) for name, one in found if one.verdict != MISSING]
     if not there:
         return [(None, claim.judge({}))]
-    if claim.name in ("C1", "C2", "C3", "C4"):
+    if claim.name in _OF_EXPERIMENTS:
         return [(None, there[0][1])]
     return list(there)
 
@@ -142,7 +143,7 @@ def _claim(
             )
     verb = claim.command.split()[2]
     for results in list(recorded.values())[:1]:
-        if judged[0][0] is None and verb in results:
+        if claim.name in _OF_EXPERIMENTS and verb in results:
             yield Text(f"The run took {results[verb]['seconds']:,.0f} seconds.")
     command = claim.command
     if (budget := judged[0][0]) is not None:
