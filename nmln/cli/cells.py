@@ -36,7 +36,9 @@ def perform(
     experiments: bool = False,
 ) -> None:
     """Work on the cells of some figures, then draw them."""
+    from nmln.reproduction.cells import Cell
     from nmln.reproduction.grid import jobs_of
+    from nmln.reproduction.work import check
 
     jobs = _chosen(jobs_of(figures, experiments), cells)
     if listed:
@@ -44,8 +46,12 @@ def perform(
             if made.state(job) != "done":
                 typer.echo(_command(verb, "--cells", job.name))
         return
-    require(f"nmln reproduce {verb}", "rdkit", "pooch", "matplotlib", "selfies")
+    strings = any(isinstance(job, Cell) and job.method.kind == "strings" for job in jobs)
+    extras = ("rdkit", "pooch", "matplotlib", *(("selfies",) if strings else ()))
+    require(f"nmln reproduce {verb}", *extras)
     one_thread()
+    for job in jobs:
+        check(made, job)
     failed, busy = _work(made, jobs, _command(verb), yes)
     if cells is None:
         _finish(made, figures)

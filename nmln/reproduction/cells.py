@@ -1,7 +1,7 @@
 """A cell of the grid: what it is made of, the commands that fill its folder, and what they cost."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -58,15 +58,16 @@ class Cell:
         return self.method.has_ladder and fitting and self.data.key == MAIN
 
     def described(self, budget: Budget) -> dict[str, Any]:
-        """What the cell is, for its folder and its results."""
+        """What the cell is, for its folder; a file of data by its name, wherever it is."""
+        named = replace(self, data=replace(self.data, source=self.data.source_name))
         return {
             "cell": self.name,
-            "data": {"name": self.data.key, "source": self.data.source, "size": self.data.size},
+            "data": {"name": self.data.key, "source": named.data.source, "size": self.data.size},
             "method": self.method.name,
             "seed": self.seed,
             "equal": self.equal,
             "budget": budget.described(),
-            "commands": [" ".join(("nmln", *step.words)) for step in self.steps(budget, Path())],
+            "commands": [" ".join(("nmln", *step.words)) for step in named.steps(budget, Path())],
         }
 
     def steps(self, budget: Budget, folder: Path) -> list[Step]:

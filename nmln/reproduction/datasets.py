@@ -36,6 +36,11 @@ class DataSet:
         return f"{Path(self.source).name.split('.')[0]}-{self.size}"
 
     @property
+    def source_name(self) -> str:
+        """The source without the folder of a file."""
+        return Path(self.source).name if self.is_file else self.source
+
+    @property
     def family(self) -> str:
         """The name without the size, as in `--data`."""
         return self.key.rpartition("-")[0]

@@ -132,7 +132,8 @@ def work_on(grid: Grid, job: Job, start: Start = plain_start) -> bool:
     place.mkdir(parents=True, exist_ok=True)
     try:
         with only_one(place / LOCK, "working on a cell"):
-            _describe(grid, job)
+            check(grid, job)
+            write_json(place / CELL, job.described(grid.budget))
             for step in job.steps(grid.budget, place):
                 if not grid.times(job).get(step.name, {}).get("done"):
                     _perform(grid, job, step, start)
@@ -143,17 +144,16 @@ def work_on(grid: Grid, job: Job, start: Start = plain_start) -> bool:
     return True
 
 
-def _describe(grid: Grid, job: Job) -> None:
-    """Write what the cell is; refuse a folder with a cell of other settings."""
+def check(grid: Grid, job: Job) -> None:
+    """Refuse a folder that holds a cell of other settings, finished or not."""
     path, wanted = grid.place(job) / CELL, job.described(grid.budget)
     if not path.exists():
-        write_json(path, wanted)
         return
     found = json.loads(path.read_text(encoding="utf-8"))
     if found != json.loads(json.dumps(wanted)):
         raise InputError(
-            "this cell was begun with other settings. Choose another folder (--output), or remove the "
-            "cell.",
+            "this cell was made with other settings, such as another number of minutes or samples. "
+            "Choose another folder (--output), or remove the cell.",
             str(path),
             kind="conflict",
         )

@@ -151,6 +151,11 @@ def test_a_cell_of_other_settings_is_refused(data: Path, whole: Path) -> None:
     with pytest.raises(InputError) as refused:
         work_on(Grid(whole, budget("quick", 0.5, 51)), cell_of(data), never)
     assert refused.value.kind == "conflict"
+    other = [word if word != "50" else "51" for word in command(data, whole)]
+    found = subprocess.run(other, env=environment(), capture_output=True, text=True, check=False)
+    assert (found.returncode, "other settings" in found.stderr) == (2, True)
+    moved = cell_of(data.parent / "elsewhere" / data.name)
+    assert work_on(Grid(whole, budget("quick", 0.5, 50)), moved, never)
 
 
 def test_a_cell_that_another_process_works_on_is_left_to_it(data: Path, tmp_path: Path) -> None:
