@@ -121,7 +121,8 @@ def validity_by_level(results: Results) -> Judgement:
     rising = "falls from one level to the next" if falls else "does not fall from level to level"
     why = (
         f"{first['value']:.1%} at the noisiest level, {last['value']:.1%} at the target; it {rising}. "
-        f"Near 0 means at most {FEW:.0%}, almost all at least {ALMOST_ALL:.0%}."
+        f"Near 0 means at most {FEW:.0%}, almost all at least {ALMOST_ALL:.0%}. Samples of one "
+        "chain are alike, so the intervals are somewhat too narrow."
     )
     return Judgement(verdict, texts, why, ("levels", "levels-ours"))
 
