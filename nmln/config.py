@@ -218,8 +218,8 @@ class OptimiserConfig:
     # factor of a penalty on the mean squared score of both phases, per nat squared; raise it
     # where scores grow without bounds
     energy_penalty: float = 0.0
-    # data that score above 95 % of their level's chains are pulled down, so many nats above as strongly as
-    # the likelihood pulls them up; keeps rare kinds of data from running away; 0: none
+    # data that score above 95 % of their level's chains are pulled down, so many nats above as strongly
+    # as the likelihood pulls them up; keeps rare kinds of data from running away; 0: none
     spread: float = 2.0
     # decay per step of the moving average of the parameters that samples are drawn from, below 1;
     # 0: no average
@@ -242,6 +242,9 @@ class TrainingConfig:
     # most passes over the data that `minutes` is turned into; time that is left goes to more sweeps in
     # each step, up to 8. More passes learn the data by heart; 0: no limit
     passes: float = 0.0
+    # what `minutes` are minutes of: the `wall` clock, or the `processor` time of every process, which
+    # does not depend on what else the machine does
+    clock: Literal["wall", "processor"] = "wall"
     # corrupted worlds per step and level; raise it together with `chains.replicas`
     batch: int = 100
     # experimental, no gain on molecules so far: number of first steps that learn by
@@ -268,8 +271,8 @@ class TrainingConfig:
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as JSON values; the device and the passes only if they are named."""
-        return _in_json(self, ("device", "passes"))
+        """The settings as JSON values; those of later versions only if they are named."""
+        return _in_json(self, ("device", "passes", "clock"))
 
 
 @dataclass(frozen=True)

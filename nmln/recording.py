@@ -242,10 +242,11 @@ class KeptRecorder(Recorder):
 
 
 def joined(recordings: Sequence[Recording], processes: int = 1) -> Recording:
-    """The recording of the chains of all blocks, which ran the same number of sweeps.
+    """The recording of the chains of all blocks; traces are as long as those of the shortest one.
 
     Each process had every `processes`-th block, one after the other; the slowest one counts.
     """
+    recordings = _aligned(recordings)
     first = recordings[0]
     chains = torch.tensor([one.restarts.shape[1] for one in recordings], dtype=torch.float64)
     share = chains / chains.sum()
@@ -272,6 +273,26 @@ def joined(recordings: Sequence[Recording], processes: int = 1) -> Recording:
             for name in first.traces
         },
     )
+
+
+def _aligned(recordings: Sequence[Recording]) -> list[Recording]:
+    """The same recordings with traces of the same sweeps, where some ended earlier than others."""
+    stride = max(one.stride for one in recordings)
+    length = min(len(one.walkers[:: stride // one.stride]) for one in recordings)
+
+    def cut(one: Recording, trace: ndarray) -> ndarray:
+        return trace[:: stride // one.stride][:length]
+
+    sweeps = min(one.sweeps for one in recordings)
+    return [
+        one._replace(
+            sweeps=sweeps,
+            stride=stride,
+            traces={name: cut(one, trace) for name, trace in one.traces.items()},
+            walkers=cut(one, one.walkers),
+        )
+        for one in recordings
+    ]
 
 
 def longest(seconds: Sequence[float], processes: int) -> float:

@@ -18,6 +18,7 @@ from nmln.cli.learn import learn
 from nmln.cli.likelihood import likelihood
 from nmln.cli.report import report
 from nmln.cli.reproduce import reproduce
+from nmln.cli.reproduce_grid import add_commands
 from nmln.cli.run import run
 from nmln.cli.sample import sample
 from nmln.cli.train import train
@@ -78,6 +79,7 @@ app.command(
 app.add_typer(baseline, name="baseline")
 app.add_typer(data, name="data")
 app.add_typer(kb, name="kb")
+add_commands(reproduce)
 app.add_typer(reproduce, name="reproduce")
 
 

@@ -198,6 +198,15 @@ def sample(
     num_samples: Annotated[
         int, typer.Option(min=1, help="Number of samples to draw, invalid molecules included.")
     ] = 1000,
+    minutes: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="M",
+            help="End after M minutes of processor time, after a whole batch, and keep what was drawn.",
+            show_default="no limit",
+        ),
+    ] = 0.0,
     output: Annotated[
         Path | None, typer.Option(help="Folder for the samples.", show_default="RUN/samples")
     ] = None,
@@ -236,8 +245,8 @@ def sample(
     opened = open_baseline(run)
     with bar("sampling") as tell:
         found = draw(
-            opened, num_samples, output, seed=seed, size=size, steps=steps, overwrite=overwrite,
-            again=command, about={"command": command}, progress=tell,
+            opened, num_samples, output, seed=seed, size=size, steps=steps, minutes=minutes,
+            overwrite=overwrite, again=command, about={"command": command}, progress=tell,
         )  # fmt: skip
     [level] = found["levels"]
     typer.echo(

@@ -19,6 +19,43 @@ reproduce = typer.Typer(
 
 
 @reproduce.command(
+    epilog=examples("nmln reproduce exactness", "nmln reproduce exactness --tables 100"),
+)
+def exactness(
+    output: Output = Path("runs/exactness"),
+    seed: Seed = 0,
+    tables: Annotated[int, typer.Option(min=1, help="Number of tables of random scores.")] = 20,
+) -> None:
+    """Check by enumeration that moves and swaps are exact, and that swap acceptance is the overlap.
+
+    On a small space with random scores; a broken twin of every step must fail the same check. Takes
+    some seconds. Writes results.json.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from nmln.experiments import exactness as experiment
+
+    one_thread()
+    settings = experiment.ExactnessSettings(tables=tables, seed=seed)
+    with progress("exactness", settings.ticks) as tick:
+        outcome = experiment.run(settings, output, tick)
+    table = Table(
+        "one step from the exact distribution",
+        title="Largest change of a probability",
+        caption=f"Mean swap probability and overlap of the levels: at most {outcome.overlap_error:.1e} "
+        f"apart; swaps that were made: at most {outcome.counted_error:.1f} standard errors.",
+        caption_justify="left",
+    )
+    for name in ("sampler", "broken twin"):
+        table.add_column(name, justify="right")
+    for one in outcome.checks:
+        table.add_row(one.what, f"{one.change:.1e}", f"{one.change_of_broken_twin:.1e}")
+    Console(highlight=False).print(table)
+    _close(outcome.seconds, outcome.written)
+
+
+@reproduce.command(
     "toy-tracking",
     epilog=examples(
         "nmln reproduce toy-tracking",

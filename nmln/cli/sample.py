@@ -27,6 +27,16 @@ def sample(
     num_samples: Annotated[
         int, typer.Option(min=1, help="Number of samples to draw, invalid molecules included.")
     ] = 1000,
+    minutes: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="M",
+            help="End after M minutes of processor time and keep what was drawn: equally many samples "
+            "of every chain (only molecules of one size).",
+            show_default="no limit",
+        ),
+    ] = 0.0,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -195,7 +205,7 @@ def sample(
     settings = {
         "chains": chains, "burn_in": burn_in, "thin": thin, "moves": moves, "kernel": kernel,
         "seed": seed, "all_levels": all_levels, "block": block_size, "device": device,
-        "sharpen": sharpen, "start": start,
+        "sharpen": sharpen, "start": start, "minutes": minutes,
     }  # fmt: skip
     if resume and given - {"run", "pretrained", "output", "part", "processes", "resume"}:
         raise InputError(

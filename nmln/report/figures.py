@@ -75,15 +75,26 @@ def draw(
 
 
 def panel(paint: Callable[["Axes"], None], size: tuple[float, float] = PANEL) -> str:
-    """One plot as SVG for a page, on a transparent background; its text stays text."""
+    """One plot as SVG for a page, as in `picture`."""
+    return picture(lambda figure: paint(figure.add_subplot()), size)
+
+
+def picture(paint: Callable[["Figure"], None], size: tuple[float, float] = WIDE) -> str:
+    """A figure as SVG for a page, on a transparent background; its text stays text."""
     with matplotlib.rc_context({**STYLE, "svg.fonttype": "none"}):
         figure = _blank(size)
-        paint(figure.add_subplot())
+        paint(figure)
         file = StringIO()
         unsaid = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(file, format="svg", metadata=unsaid, transparent=True)
-    svg = file.getvalue()
-    # The names inside are the same in every plot, but a page may hold each only once.
+    return embedded(file.getvalue())
+
+
+def embedded(svg: str) -> str:
+    """A file of SVG as part of a page.
+
+    The names inside are the same in every plot, but a page may hold each only once.
+    """
     name = sha256(svg.encode()).hexdigest()[:8]
     return re.sub(r'( id="|url\(#|href="#)', rf"\g<1>p{name}-", svg[svg.index("<svg") :])
 

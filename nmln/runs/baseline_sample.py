@@ -69,6 +69,11 @@ class _Drawn:
     decoding: float = 0.0  # part of `cpu_seconds`
     refused: dict[str, list[Any]] = field(default_factory=dict)  # by reason: count, first, example
 
+    def ended(self, settings: SamplingSettings) -> bool:
+        """Whether the processor time of the settings is used up; one batch is always drawn."""
+        limit = 60 * settings.minutes
+        return bool(limit and self.batches and self.cpu_seconds >= limit)
+
     def refuse(self, number: int, refusal: Refusal) -> None:
         """Count a sample that is not valid."""
         found = self.refused.setdefault(refusal.reason, [0, number, refusal.detail])
@@ -83,6 +88,7 @@ def sample(
     seed: int = 0,
     size: int | None = None,
     steps: int | None = None,
+    minutes: float = 0.0,
     overwrite: bool = False,
     again: str = "the same command",
     about: dict[str, Any] | None = None,
@@ -98,6 +104,7 @@ def sample(
         seed: the seed of all random numbers.
         size: heavy atoms of the samples, which must be those of the training molecules.
         steps: steps of denoising, for baselines that have them; by default as their settings say.
+        minutes: after which processor time to end with what was drawn; 0: no limit.
         overwrite: whether older samples may be replaced, once the new ones are complete.
         again: the command that continues the sampling.
         about: entries for the summary, such as the command.
@@ -126,8 +133,9 @@ def sample(
         _set_steps(opened, steps)
     place = SamplePlace("molecules", output or RunFolder(opened.folder).samples)
     settings = SamplingSettings(
-        count, chains=1, burn_in=0, moves=steps or 0, seed=seed, block=1, model=opened.fingerprint
-    )
+        count, chains=1, burn_in=0, moves=steps or 0, seed=seed, block=1, model=opened.fingerprint,
+        minutes=float(minutes),
+    )  # fmt: skip
     with only_sampler(place):
         begun = _begin(place, settings, about or {}, overwrite)
         drawn = _read(begun)
@@ -197,7 +205,7 @@ def _draw(
     generator, settings, names = opened.generator, begun.settings, _Names(opened.head.sizes)
     saved, batches = time.monotonic(), -(-settings.samples // generator.at_once)
     with SampleFile(_rows(begun), drawn.offset, drawn.pending) as rows:
-        while drawn.batches < batches:
+        while drawn.batches < batches and not drawn.ended(settings):
             began = time.monotonic(), time.process_time()
             first = drawn.batches * generator.at_once
             try:
@@ -214,7 +222,8 @@ def _draw(
             drawn.seconds += time.monotonic() - began[0]
             if progress is not None:
                 progress(min(settings.samples, first + len(found)), settings.samples)
-            last, stop = drawn.batches == batches, interrupted()
+            last = drawn.batches == batches or drawn.ended(settings)
+            stop = interrupted()
             if last:
                 rows.end_member()
             if last or stop or time.monotonic() - saved >= save_every:
@@ -332,9 +341,10 @@ def _finish(
 ) -> dict[str, Any]:
     """Count the rows, write all files, and move them over older ones."""
     settings, tally = begun.settings, RowCounter([0])
+    attempts = min(settings.samples, drawn.batches * opened.generator.at_once)
     if drawn.pending:
         raise unlike(_rows(begun), "its last rows are missing")
-    expected = ((number, 0) for number in range(settings.samples))
+    expected = ((number, 0) for number in range(attempts))
     tally.count(checked_rows(_rows(begun), drawn.offset, expected))
     level = {
         "level": 0,
@@ -346,14 +356,14 @@ def _finish(
         "run": opened.folder.name,
         "baseline": opened.head.name,
         **begun.about,
-        "attempts": settings.samples,
+        "attempts": attempts,
         "levels": [level],
         "settings": settings.described(),
         "not_valid": [asdict(one) for one in _reasons(drawn)],
         "processes": 1,
         "seconds": drawn.seconds,
         "cpu_seconds": drawn.cpu_seconds,
-        "samples_per_second": settings.samples / max(drawn.seconds, 1e-9),
+        "samples_per_second": attempts / max(drawn.seconds, 1e-9),
         "decoding_share": drawn.decoding / max(drawn.cpu_seconds, 1e-9),
         "findings": [],
     }

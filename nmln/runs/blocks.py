@@ -199,6 +199,18 @@ class Kept(NamedTuple):
     recorder: KeptRecorder | None = None
     seconds: float = 0.0
     decoding: float = 0.0  # part of `seconds` spent on decoding and writing
+    cpu_seconds: float = 0.0
+
+    def finished(self, job: "SamplingJob", block: int) -> bool:
+        """Whether the block has all its sweeps, or has used up its processor time."""
+        settings = job.settings
+        if self.sweeps >= settings.sweeps_of(block):
+            return True
+        return self.draws(settings) > 0 and self.cpu_seconds >= settings.seconds_of_block
+
+    def draws(self, settings: SamplingSettings) -> int:
+        """The samples of each of its chains."""
+        return max(0, self.sweeps - settings.burn_in) // settings.thin
 
     @property
     def sweeps(self) -> int:
@@ -275,7 +287,8 @@ def _checked(job: SamplingJob, block: int, tree: dict[str, Any]) -> Kept:
     if type(offset) is not int or offset < 0:
         raise ValueError("offset must be a whole number of at least 0")
     pending = tree["pending"].numpy().tobytes()
-    return Kept(point, offset, pending, recorder, seconds, decoding)
+    spent = float(tree.get("cpu_seconds", 0.0))
+    return Kept(point, offset, pending, recorder, seconds, decoding, spent)
 
 
 def work_on(
@@ -294,13 +307,18 @@ def work_on(
     record = _recording(job, block, decoder)
     decoding = kept.decoding
     begun = saved = time.perf_counter()
+    working = time.process_time()
     point = kept.snapshot
+
+    def spent() -> float:
+        return kept.cpu_seconds + time.process_time() - working
 
     def keep(rows: SampleFile) -> None:
         rows.synchronise()
         seconds = kept.seconds + time.perf_counter() - begun
         pending = bytes(rows.pending)
-        Kept(point, rows.offset, pending, recorder, seconds, decoding).save(job, block)
+        now = Kept(point, rows.offset, pending, recorder, seconds, decoding, spent())
+        now.save(job, block)
 
     def stopped() -> InterruptedRunError:
         number = 0 if point is None else point.number
@@ -332,6 +350,8 @@ def work_on(
             if tick is not None:
                 tick()
             last, stop = sweep.number == sweeps, interrupted()
+            if sweep.number > settings.burn_in and between == 0:
+                last = last or spent() >= settings.seconds_of_block
             if last or stop or time.perf_counter() - saved >= save_every:
                 if last:
                     rows.end_member()
@@ -339,6 +359,8 @@ def work_on(
                 saved = time.perf_counter()
             if stop and not last:
                 raise stopped()
+            if last:
+                return
 
 
 def decoders_of(job: SamplingJob) -> list[Decoder | None]:

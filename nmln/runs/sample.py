@@ -118,7 +118,7 @@ def run(
         overwrite: whether older samples may be replaced, once the new ones are complete.
         progress: called with the number of sweeps done and their total.
         settings: other fields of `SamplingSettings`: chains, burn_in, thin, moves, kernel, seed,
-            all_levels, block, device, sharpen; and `start`, see `begin`.
+            all_levels, block, device, sharpen, minutes; and `start`, see `begin`.
     """
     opened = open_run(folder)
     with stream.only_sampler(place_of(opened, output)):
@@ -205,6 +205,8 @@ def begin(
     )
     if opened.kind != "molecules" and asked.all_levels:
         raise opened.for_molecules()
+    if asked.minutes:
+        _check_limited(opened, asked, part)
     if part is not None:
         check_part(part, asked)
     described = {"run": opened.name, **(about or {}), "scaffold": None, "evidence": None}
@@ -213,6 +215,24 @@ def begin(
     return stream.begin(
         place, opened.model, asked, {**described, **conditions.named}, overwrite=overwrite
     )
+
+
+def _check_limited(opened: OpenedRun, asked: stream.SamplingSettings, part: Part | None) -> None:
+    """Refuse a limit of time where samples of several sizes, parts or files would end unequally."""
+    reason = None
+    if opened.kind != "molecules":
+        reason = "is for molecules, but this run has other worlds"
+    elif part is not None:
+        reason = "cannot be divided into parts: they would end at different samples"
+    elif len(asked.domains) > 1:
+        reason = "needs samples of one size: choose it with --size"
+    if reason is not None:
+        raise InputError(
+            f"a sampling with --minutes {reason}. Give --num-samples alone otherwise.",
+            str(opened.folder),
+            token="--minutes",
+            kind="unsupported",
+        )
 
 
 def beginning(

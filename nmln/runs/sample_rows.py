@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
 
@@ -19,6 +20,7 @@ if sys.platform != "win32":
 
 HEADER = "sample,level,status,smiles"
 _MEMBER = 2**18  # bytes of text in a gzip member
+_PARCEL = 10_000  # rows that are written together
 
 
 class SampleFile:
@@ -145,8 +147,13 @@ def reading(path: Path, size: int) -> Iterator[gzip.GzipFile]:
         raise unlike(path, str(error)) from None
 
 
-def checked_rows(path: Path, size: int, expected: Iterable[tuple[int, int]]) -> Iterator[Row]:
-    """The rows of a block; refuses rows of other samples or levels than expected."""
+def checked_rows(
+    path: Path, size: int, expected: Iterable[tuple[int, int]], *, whole: bool = True
+) -> Iterator[Row]:
+    """The rows of a block; refuses rows of other samples or levels than expected.
+
+    Rows beyond the expected ones are refused too, unless the block need not be `whole`.
+    """
     with reading(path, size) as file:
         for number, wanted in enumerate(expected, 1):
             cells = file.readline().rstrip(b"\n").split(b",")
@@ -159,7 +166,7 @@ def checked_rows(path: Path, size: int, expected: Iterable[tuple[int, int]]) -> 
             if status not in STATUSES or (status == "valid") != bool(smiles):
                 raise unlike(path, f"row {number} has no known status")
             yield *wanted, status, smiles
-        if file.read(1):
+        if whole and file.read(1):
             raise unlike(path, "it has more rows than were asked for")
 
 
@@ -181,6 +188,19 @@ def join_rows(path: Path, parts: Sequence[Path]) -> None:
                 with open_regular(part) as source:
                     while block := source.read(2**20):
                         target.write(block)
+
+    write_atomically(path, write)
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Write rows as one gzip file with the header."""
+
+    def write(temporary: Path) -> None:
+        lines = chain([HEADER], (",".join(map(str, row)) for row in rows))
+        with open(temporary, "wb") as target:
+            while parcel := list(islice(lines, _PARCEL)):
+                text = "".join(f"{line}\n" for line in parcel)
+                target.write(gzip.compress(text.encode(), 6, mtime=0))
 
     write_atomically(path, write)
 

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
+from math import inf
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -34,7 +35,7 @@ THIN = 4
 
 _MOST_BLOCKS = 256  # all their files are open at once while they are merged
 _LEAST = 4  # chains of a domain, where there are enough
-_LATER: dict[str, Any] = {"domains": (), "device": "cpu", "sharpen": 1, "start": ""}
+_LATER: dict[str, Any] = {"domains": (), "device": "cpu", "sharpen": 1, "start": "", "minutes": 0}
 """Settings that samplings of earlier versions do not have, with what holds for those."""
 
 _STEP = 0x9E3779B97F4A7C15  # between the seeds of parts in samplings of format 1
@@ -113,6 +114,7 @@ class SamplingSettings:
     start: str = ""  # a hash of the replicas of the model that chains start from; empty: noise
     device: str = "cpu"
     sharpen: float = 1.0  # multiplies the model's scores at the target
+    minutes: float = 0.0  # most minutes of processor time, shared by the blocks; 0: no limit
 
     def __post_init__(self) -> None:
         least = {
@@ -123,6 +125,8 @@ class SamplingSettings:
             if getattr(self, name) < number:
                 raise InputError(f"{name} must be at least {number}, got {getattr(self, name)}.")
         check_sharpening(self.sharpen)
+        if not 0 <= self.minutes < inf:
+            raise InputError(f"minutes must be at least 0 and finite, got {self.minutes}.")
 
     @staticmethod
     def of(
@@ -192,6 +196,11 @@ class SamplingSettings:
     def sweeps(self) -> int:
         """The sweeps of the block that has the most."""
         return self.burn_in + self.thin * self.draws
+
+    @property
+    def seconds_of_block(self) -> float:
+        """The processor time after which a block ends, with at least one sample of every chain."""
+        return 60 * self.minutes / self.parts if self.minutes else inf
 
     def sweeps_of(self, block: int) -> int:
         """The sweeps of a block, those of the burn-in included."""

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,14 @@ from nmln.runs.blocks import (
     work_on,
 )
 from nmln.runs.replacing import check_free, swap, writing
-from nmln.runs.sample_rows import RowCounter, checked_rows, join_rows, write_counts
+from nmln.runs.sample_rows import (
+    Row,
+    RowCounter,
+    checked_rows,
+    join_rows,
+    write_counts,
+    write_rows,
+)
 from nmln.runs.specification import SamplingSettings, fingerprint, start_of
 from nmln.runs.train import interruption
 from nmln.runs.workspace import (
@@ -219,7 +227,7 @@ def work(
         for block in chosen:
             with only_one(job.lock(block), "sampling"), _said_alike(job, alone):
                 kept = Kept.load(job, block)
-                if kept.sweeps < job.settings.sweeps_of(block):
+                if not kept.finished(job, block):
                     decoder = decoders[job.settings.home(block)]
                     work_on(job, block, kept, decoder, interrupted, tick, save_every)
 
@@ -260,6 +268,7 @@ def finish(job: SamplingJob, processes: int = 1) -> Generated:
     with only_sampler(job.place):
         check_own(job.place)
         kept = [_done(job, block) for block in range(job.settings.parts)]
+        job = _as_far(job, kept)
         judged = _judge(job, kept, processes)
         with writing(job.place, job.work) as folder:
             summary, written = _write(job, kept, processes, judged, folder)
@@ -272,13 +281,25 @@ def finish(job: SamplingJob, processes: int = 1) -> Generated:
 
 def _done(job: SamplingJob, block: int) -> Kept:
     kept = Kept.load(job, block)
-    if kept.sweeps < job.settings.sweeps_of(block) or kept.pending:
+    if not kept.finished(job, block) or kept.pending:
         raise InputError(
             f"block {block} of {job.settings.parts} is not finished. Continue with: {job.again}",
             str(job.folder),
             kind="conflict",
         )
     return kept
+
+
+def _as_far(job: SamplingJob, kept: Sequence[Kept]) -> SamplingJob:
+    """The sampling with as many samples as were drawn before its minutes were over.
+
+    Every chain has the same number of them, so blocks that came further give some up.
+    """
+    if not job.settings.minutes:
+        return job
+    draws = min(one.draws(job.settings) for one in kept)
+    samples = min(job.settings.samples, draws * job.settings.chains)
+    return replace(job, settings=replace(job.settings, samples=samples))
 
 
 Judged = dict[str, Diagnostics]
@@ -337,14 +358,22 @@ def _write_molecules(
     job: SamplingJob, kept: Sequence[Kept], common: dict[str, Any], folder: Path
 ) -> tuple[dict[str, Any], list[Path]]:
     settings, tally = job.settings, RowCounter(job.levels)
+    whole = not settings.minutes
+
+    def rows(block: int) -> Iterator[Row]:
+        expected = _expected(job, block)
+        return checked_rows(job.data(block), kept[block].offset, expected, whole=whole)
+
     by_domain = [RowCounter(job.levels) for _ in job.models]
-    for block, one in enumerate(kept):
-        rows = checked_rows(job.data(block), one.offset, _expected(job, block))
-        by_domain[settings.home(block)].count(rows)
+    for block in range(settings.parts):
+        by_domain[settings.home(block)].count(rows(block))
     for one in by_domain:
         tally.merge(one)
     written = [folder / SAMPLES, folder / COUNTS, folder / SUMMARY]
-    join_rows(written[0], [job.data(block) for block in range(settings.parts)])
+    if whole:
+        join_rows(written[0], [job.data(block) for block in range(settings.parts)])
+    else:
+        write_rows(written[0], chain.from_iterable(map(rows, range(settings.parts))))
     write_counts(written[1], tally.most_frequent(job.levels[-1]))
     for level in job.levels if settings.all_levels else ():
         written.append(folder / f"counts-{level}.csv")
@@ -420,6 +449,7 @@ def _summary(
         },
         "processes": processes,
         "seconds": whole,
+        "cpu_seconds": sum(one.cpu_seconds for one in kept),
         "samples_per_second": settings.samples / whole,
         "decoding_share": sum(one.decoding for one in kept) / sum(seconds),
         "findings": _findings(job, judged),

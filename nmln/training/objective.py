@@ -9,7 +9,6 @@ from torch import Generator, Tensor
 from nmln.potentials.base import BasePotential
 from nmln.types import Values
 
-
 _HIGH = 0.95  # share of the chains that ordinary data do not score above
 
 

@@ -168,7 +168,7 @@ def write_data(folder: Path) -> None:
     (folder / "wrong.db").write_text("Smokes(Anna)\n!Smokes(Anna)\n")
     _write_config(folder / "people.toml")
     _write_config(folder / "two.toml", training={"processes": 2})
-    _write_config(folder / "mine.toml")
+    _write_config(folder / "mine.toml", optimiser={"spread": 0.0})
     _write_config(folder / "again.toml", model={"seed": 8}, training={"seed": 9})
     pairs = [(a, b) for a in range(5) for b in range(5) if a != b]
     facts = [f"p{a}\t{'ally' if a % 2 == b % 2 else 'rival'}\tp{b}" for a, b in pairs]

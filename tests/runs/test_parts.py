@@ -32,7 +32,7 @@ from tests.runs.sampling_runs import (
 )
 
 __all__ = ["run"]  # a fixture
-TIMES = ("command", "processes", "seconds", "samples_per_second", "decoding_share")
+TIMES = ("command", "processes", "seconds", "cpu_seconds", "samples_per_second", "decoding_share")
 
 
 def draw(run: Path, name: str, part: Part, **wishes: Any) -> stream.SamplingJob:

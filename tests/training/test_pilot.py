@@ -1,12 +1,14 @@
 """A budget in minutes as steps and sweeps."""
 
+from itertools import count
 from math import ceil
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from nmln.config import configure
+from nmln.config import configure, override
 from nmln.errors import InputError
 from nmln.model import Model
 from nmln.training import Trainer, pilot
@@ -101,3 +103,25 @@ def test_the_chains_take_the_sweeps_of_the_plan() -> None:
 def test_passes_are_not_negative() -> None:
     with pytest.raises(InputError, match=r"training\.passes must not be negative"):
         trainer(passes=-1.0)
+
+
+def test_minutes_of_the_processor_do_not_depend_on_other_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(**vars(pilot.time))
+    wall, processor = count(), count()
+    clock.perf_counter = lambda: 6.0 * next(wall)  # the machine is busy
+    clock.process_time = lambda: 2.0 * next(processor)
+    monkeypatch.setattr(pilot, "time", clock)
+    run = trainer()
+    steps = {}
+    for name in ("wall", "processor"):
+        run.configure(override(run.config, {"training.clock": name}))
+        steps[name] = planned(1.0, run).training.steps
+    assert steps == {"wall": 10, "processor": 30}
+
+
+def test_the_clock_is_recorded_only_where_it_is_named() -> None:
+    assert "clock" not in configure(SETTINGS).to_dict()["training"]
+    named = override(configure(SETTINGS), {"training.clock": "processor"})
+    assert named.to_dict()["training"]["clock"] == "processor"
