@@ -23,7 +23,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "model": {"pieces": True, "rings": True, "local": True},
         "chains": {"kernel": "screened", "replicas": 200, "sweeps": 1},
         "sampling": {"kernel": "screened"},
-        "optimiser": {"weight_decay": 0.5, "smooth": 10.0},
+        "optimiser": {"weight_decay": 0.5, "smooth": 30.0},
         "training": {"batch": 200, "passes": 100.0},
     },
     # The numbers of the paper, changed to be stabler than `verbatim`: small initial weights of
