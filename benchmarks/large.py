@@ -159,7 +159,7 @@ def main() -> None:
         cell.train(given.set)
         cell.measure()
         RESULTS.mkdir(parents=True, exist_ok=True)
-        row = json.dumps(plain(cell.row()))  # the folder of the runs is of no use to others
+        row = json.dumps(plain(cell.row()))  # without the path of this machine
         write_json(
             RESULTS / f"{cell.name}.json", json.loads(row.replace(f"{given.runs}/", "runs/large/"))
         )

@@ -29,7 +29,7 @@ class Method:
         levels: of an NMLN, how many levels its ladder has, 0 if that depends on the molecules.
         like_others: of an NMLN, whether it samples with the chains, burn-in and start of the ablations.
         update: seconds of an update at ten atoms, for estimates.
-        per_second: samples a second at ten atoms, for estimates.
+        per_second: samples per second at ten atoms, for estimates.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Role:
         families: data sets that it is for; empty: all.
         per_minute: molecules that a minute carries through a published schedule, which is compared
             only where it ends by itself; 0: it is compared everywhere.
-        per_second: samples a second at ten atoms.
+        per_second: samples per second at ten atoms.
     """
 
     when: Literal["both", "small", "full", "never"] = "both"
